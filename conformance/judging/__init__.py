@@ -1,0 +1,1 @@
+"""The judge: an answer against its golden value."""

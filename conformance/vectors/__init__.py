@@ -1,0 +1,1 @@
+"""The golden vectors: cases, the files that hold them, and their loader."""

@@ -1,0 +1,76 @@
+"""A case and its golden values: what one vector holds, as plain data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from conformance.dtypes import cast
+from conformance.names import REDUCED_POLICIES
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What one output may err, per element (spec/numerics.md)."""
+
+    worst: Array  # W, worst case, same shape as Golden.hi
+    rms: Array  # s, predicted RMS error, same shape as Golden.hi
+
+
+@dataclass(frozen=True)
+class Golden:
+    """The exact value of one output, as hi + lo in float64, and what may be erred around it."""
+
+    shape: tuple[int, ...]  # of the whole output
+    rows: tuple[int, ...] | None  # query rows that hi and lo hold; None = all of them
+    hi: Array  # float64, shape with the query axis reduced to rows
+    lo: Array  # float64, same shape
+    rms_applies: bool  # whether rule 2 may be asked of this output
+    bounds: Mapping[str, Mapping[str, Bound]]  # dtype -> policy -> Bound
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of one operation, with its golden outputs."""
+
+    id: str  # chapter/name
+    note: str  # one sentence: what it exposes
+    operation: str
+    covers: tuple[str, ...]  # requirement IDs
+    features: tuple[str, ...]  # what a target must claim to be asked
+    dtypes: tuple[str, ...]  # those that can hold it
+    excluded: Mapping[str, str]  # "dtype" or "dtype/policy" -> why it has no row
+    options: Mapping[str, Any]  # JSON scalars and lists
+    inputs: Mapping[str, Array]  # exact values in the storage dtype
+    expected: Mapping[str, Golden]  # by output name; empty for a case that must raise
+    raises: bool = False  # any exception but NotImplementedError passes
+    memory: Mapping[str, str] = field(default_factory=dict)  # operand -> how it lies in memory
+    repeat: int = 1  # how many times the call is made; the last answer counts
+    dtype_of: Mapping[str, str] = field(default_factory=dict)  # operand -> dtype that replaces the one under test
+
+    @property
+    def chapter(self) -> str:
+        """The part of the ID before the slash."""
+        return self.id.split("/", 1)[0]
+
+    def operands(self, dtype: str) -> dict[str, Array]:
+        """The input arrays in the dtype under test; bool and integer ones as they are."""
+        return {
+            name: cast(array, self.dtype_of.get(name, dtype)) if array.dtype.kind == "f" else array.copy()
+            for name, array in self.inputs.items()
+        }
+
+    def policy(self, dtype: str, accuracy: str) -> str:
+        """The policy that judges a dtype under a target's accuracy: the reduced ones concern float32 alone."""
+        return "eager" if accuracy in REDUCED_POLICIES and dtype != "float32" else accuracy
+
+    def judged(self, dtype: str, accuracy: str) -> bool:
+        """Whether the case has a row for this dtype and accuracy."""
+        if dtype not in self.dtypes:
+            return False
+        policy = self.policy(dtype, accuracy)
+        return self.raises or all(policy in golden.bounds[dtype] for golden in self.expected.values())
