@@ -1,0 +1,127 @@
+"""Reads the vectors back as Cases: schema first, then hashes, then tensors."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+
+from conformance.errors import UsageError
+from conformance.resources import schema, vectors_directory
+from conformance.vectors.case import Array, Bound, Case, Golden
+from conformance.vectors.tensors import read_tensors
+
+INDEX = "index.json"
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Every case, and what identifies the set."""
+
+    cases: tuple[Case, ...]  # sorted by ID
+    sha256: str  # of the index, which holds the hash of every tensor file
+    spec_version: str
+    vectors_version: str
+
+
+def load_vectors(directory: Path | None = None) -> Vectors:
+    """Every case of a directory of vectors; the ones that ship with the suite by default.
+
+    Raises:
+        UsageError: a file is missing, damaged or not of the published form.
+    """
+    directory = directory or vectors_directory()
+    raw = _read(directory / INDEX)
+    index = _index(directory / INDEX, raw)
+    tensors = {name: _tensors(directory / name, digest) for name, digest in index["files"].items()}
+    try:
+        cases = tuple(_case(entry, tensors[entry["file"]]) for entry in index["cases"])
+    except KeyError as error:
+        raise _damaged(directory / INDEX, f"it names {error}, which no tensor file holds") from error
+    except ValueError as error:
+        raise _damaged(directory, str(error)) from error
+    if not cases:
+        raise _damaged(directory / INDEX, "it holds no case")
+    return Vectors(
+        cases=tuple(sorted(cases, key=lambda case: case.id)),
+        sha256=hashlib.sha256(raw).hexdigest(),
+        spec_version=index["spec_version"],
+        vectors_version=index["vectors_version"],
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"vector file {path} cannot be read ({error.strerror}); reinstall mha-conformance, "
+            "or run `python -m conformance.vectors.generate` in a checkout"
+        ) from error
+
+
+def _damaged(path: Path, why: str) -> UsageError:
+    return UsageError(f"vector file {path} is damaged: {why}; reinstall mha-conformance or restore the file")
+
+
+def _index(path: Path, raw: bytes) -> Any:
+    try:
+        index = json.loads(raw)
+        jsonschema.validate(index, schema("vectors"))
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"not JSON ({error})") from error
+    except jsonschema.ValidationError as error:
+        raise _damaged(path, f"{error.json_path}: {error.message[:200]}") from error
+    return index
+
+
+def _tensors(path: Path, digest: str) -> dict[str, Array]:
+    found = hashlib.sha256(_read(path)).hexdigest()
+    if found != digest:
+        raise _damaged(path, f"its sha256 is {found[:12]}..., the index says {digest[:12]}...")
+    try:
+        return read_tensors(path)
+    except ValueError as error:
+        raise _damaged(path, str(error)) from error
+
+
+def _case(entry: Mapping[str, Any], tensors: Mapping[str, Array]) -> Case:
+    name = entry["id"]
+    return Case(
+        id=name,
+        note=entry["note"],
+        operation=entry["operation"],
+        covers=tuple(entry["covers"]),
+        features=tuple(entry["features"]),
+        dtypes=tuple(entry["dtypes"]),
+        excluded=entry["excluded"],
+        options=entry["options"],
+        inputs={operand: tensors[f"{name}:input:{operand}"] for operand in entry["inputs"]},
+        expected={
+            output: _golden(f"{name}:{output}", golden, tensors) for output, golden in entry["expected"].items()
+        },
+        raises=entry["raises"],
+        memory=entry["memory"],
+        repeat=entry["repeat"],
+        dtype_of=entry["dtype_of"],
+    )
+
+
+def _golden(prefix: str, entry: Mapping[str, Any], tensors: Mapping[str, Array]) -> Golden:
+    hi, lo = tensors[f"{prefix}:hi"], tensors[f"{prefix}:lo"]
+    rows = None if entry["rows"] is None else tuple(entry["rows"])
+    bounds = {
+        dtype: {
+            policy: Bound(worst=tensors[f"{prefix}:{key}:W"], rms=tensors[f"{prefix}:{key}:s"])
+            for policy, key in policies.items()
+        }
+        for dtype, policies in entry["bounds"].items()
+    }
+    arrays = [hi, lo, *(a for p in bounds.values() for b in p.values() for a in (b.worst, b.rms))]
+    if any(a.shape != hi.shape for a in arrays) or np.isnan(lo).any():
+        raise ValueError(f"tensors of {prefix} do not agree")
+    return Golden(tuple(entry["shape"]), rows, hi, lo, entry["rms_applies"], bounds)

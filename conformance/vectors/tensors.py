@@ -1,0 +1,71 @@
+"""Tensor files in two encodings: safetensors for bulk, JSON for what a person should be able to read."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+
+Array = npt.NDArray[Any]
+
+JSON_DTYPES = {
+    "F64": np.dtype(np.float64),
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BOOL": np.dtype(np.bool_),
+    "I64": np.dtype(np.int64),
+}
+"""Dtype tags of a tensor file: safetensors' own names."""
+_TAGS = {dtype: tag for tag, dtype in JSON_DTYPES.items()}
+_WORDS = {"nan": np.nan, "inf": np.inf, "-inf": -np.inf}
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
+    """Writes a tensor file in the encoding that its suffix names; equal tensors give equal bytes."""
+    ordered = {key: np.ascontiguousarray(tensors[key]).reshape(tensors[key].shape) for key in sorted(tensors)}
+    if path.suffix == ".json":
+        lines = (f"{json.dumps(key)}: {json.dumps(_to_json(array))}" for key, array in ordered.items())
+        path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    else:
+        path.write_bytes(safetensors.numpy.save(ordered))
+
+
+def read_tensors(path: Path) -> dict[str, Array]:
+    """Reads a whole tensor file.
+
+    Raises:
+        ValueError: the file does not hold what its format asks for.
+    """
+    if path.suffix == ".json":
+        document = json.loads(path.read_text(encoding="utf-8"))
+        return {key: _from_json(key, entry) for key, entry in document.items()}
+    try:
+        return dict(safetensors.numpy.load(path.read_bytes()))
+    except safetensors.SafetensorError as error:
+        raise ValueError(str(error)) from error
+
+
+def _to_json(array: Array) -> dict[str, Any]:
+    data = [_number(x) for x in array.ravel()]
+    return {"dtype": _TAGS[array.dtype], "shape": list(array.shape), "data": data}
+
+
+def _number(x: Any) -> Any:
+    """The shortest decimal that reads back as the same number, as a float64 first and then in its own dtype."""
+    if not isinstance(x, np.floating):
+        return x.item()
+    if not np.isfinite(x):
+        return "nan" if np.isnan(x) else ("inf" if x > 0 else "-inf")
+    shortest = float(str(x))
+    return shortest if type(x)(shortest) == x else float(x)
+
+
+def _from_json(key: str, entry: Mapping[str, Any]) -> Array:
+    try:
+        values = [_WORDS[x] if isinstance(x, str) else x for x in entry["data"]]
+        return np.array(values, dtype=JSON_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"tensor {key!r}: {error}") from error
