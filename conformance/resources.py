@@ -1,25 +1,32 @@
-"""Where the suite's data lies: beside the code in a wheel, one folder up in a checkout."""
+"""Where the data files lie: in a checkout, `spec/` beside the packages; in an installed wheel, inside this one."""
 
-import functools
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-_HERE = Path(__file__).resolve().parent
-
-
-def vectors_directory() -> Path:
-    """The folder of the shipped golden vectors."""
-    return _HERE / "vectors" / "data"
+PACKAGE = Path(__file__).resolve().parent
 
 
 def spec_directory() -> Path:
-    """The folder of the spec's text and schemas."""
-    installed = _HERE / "spec"
-    return installed if installed.is_dir() else _HERE.parent / "spec"
+    """The folder of the specification's texts and schemas."""
+    installed = PACKAGE / "spec"
+    return installed if installed.is_dir() else PACKAGE.parent / "spec"
 
 
-@functools.cache
-def schema(name: str) -> Any:
-    """A JSON Schema of spec/schema by its stem: vectors, report, protocol."""
-    return json.loads((spec_directory() / "schema" / f"{name}.json").read_text(encoding="utf-8"))
+def vectors_directory() -> Path:
+    """The folder of the golden vectors."""
+    return PACKAGE / "vectors" / "data"
+
+
+def checkout_project() -> Path | None:
+    """The checkout's pyproject.toml; None in an installed wheel, whose metadata says the same."""
+    project = PACKAGE.parent / "pyproject.toml"
+    return project if project.is_file() else None
+
+
+@cache
+def schema(name: str) -> dict[str, Any]:
+    """A JSON schema of spec/schema by its bare name: `report`, `protocol`, ..."""
+    loaded: dict[str, Any] = json.loads((spec_directory() / "schema" / f"{name}.json").read_text("utf-8"))
+    return loaded
