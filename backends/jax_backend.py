@@ -1,0 +1,19 @@
+"""mha_core on JAX arrays, operation by operation."""
+
+import jax
+
+import mha_core
+
+__all__ = ["multi_head_attention", "scaled_dot_product_attention"]
+
+name = "jax"
+version = jax.__version__
+array_type = "jax"
+dtypes = mha_core.DTYPES
+features = mha_core.FEATURES
+accuracy = "fused"
+
+in_full_precision = jax.default_matmul_precision("highest")  # accelerators round float32 operands unasked
+
+scaled_dot_product_attention = in_full_precision(mha_core.scaled_dot_product_attention)
+multi_head_attention = in_full_precision(mha_core.multi_head_attention)

@@ -1,0 +1,15 @@
+"""mha_core on array-api-strict, which offers the Array API and nothing else."""
+
+import array_api_strict
+
+import mha_core
+from mha_core import multi_head_attention, scaled_dot_product_attention
+
+__all__ = ["multi_head_attention", "scaled_dot_product_attention"]
+
+name = "array-api-strict"
+version = array_api_strict.__version__
+array_type = "array-api-strict"
+dtypes = ("float64", "float32")  # the Array API has no 16-bit floats
+features = mha_core.FEATURES
+accuracy = "fused"

@@ -1,0 +1,66 @@
+"""Multi-head attention as the specification defines it, for every library of the Array API.
+
+No framework is imported: the arrays that come in say which library computes. The module is itself a target
+of the suite, so it carries what one declares.
+"""
+
+from mha_core.arrays import DTYPES
+from mha_core.attention import scaled_dot_product_attention
+from mha_core.layer import multi_head_attention
+from mha_core.merge import merge_attention
+from mha_core.result import AttentionResult
+
+__all__ = [
+    "DTYPES",
+    "FEATURES",
+    "AttentionResult",
+    "accuracy",
+    "dtypes",
+    "features",
+    "merge_attention",
+    "multi_head_attention",
+    "name",
+    "scaled_dot_product_attention",
+    "version",
+]
+
+FEATURES = frozenset(
+    {
+        "mask",
+        "attn_bias",
+        "is_causal",
+        "q_offset",
+        "window",
+        "kv_lengths",
+        "scale",
+        "softcap",
+        "sinks",
+        "return_weights",
+        "return_lse",
+        "cache",
+        "gqa",
+        "value_dim",
+        "broadcast",
+        "empty",
+        "validation",
+        "strict_masking",
+    }
+)
+"""Every feature of the specification."""
+
+name = "mha_core"
+dtypes = DTYPES
+features = FEATURES
+accuracy = "fused"
+
+
+def __getattr__(attribute: str) -> str:
+    """`version`, looked up when first wanted: it costs more than the rest of the import."""
+    if attribute != "version":
+        raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version("mha-conformance")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

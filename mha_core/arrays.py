@@ -1,0 +1,64 @@
+"""What the Array API leaves open: names of dtypes, the dtype to compute in, values that are not at hand."""
+
+import contextlib
+from typing import Any
+
+import array_api_compat
+
+from mha_core.result import Array
+
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+"""The dtypes that operands may have, by name: NumPy knows bfloat16 by its name alone."""
+EXACT_IN_FLOAT32 = ("float32", "float16", "bfloat16")
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name of a dtype in any library: `torch.float32` and `array_api_strict.float32` are `float32`."""
+    name = getattr(dtype, "name", None)
+    return name if isinstance(name, str) else str(dtype).rpartition(".")[2]
+
+
+def compute_dtype(xp: Any, dtype: Any) -> Any:
+    """The dtype to compute in: float32 for the 16-bit ones, else the operands' own (NUM-3, NUM-4)."""
+    return xp.float32 if dtype_name(dtype) in EXACT_IN_FLOAT32 else xp.float64
+
+
+def cast(xp: Any, x: Array, dtype: Any) -> Array:
+    """`x` in another dtype, or itself where it has that dtype."""
+    return x if x.dtype == dtype else xp.astype(x, dtype)
+
+
+def cast_bias(xp: Any, bias: Array, dtype: Any) -> Array:
+    """`bias` in the dtype to compute in, where a finite number stays finite (ATT-9, DTYPE-3)."""
+    if dtype == xp.float32 and dtype_name(bias.dtype) not in EXACT_IN_FLOAT32:
+        limit = float(xp.finfo(dtype).max)
+        bias = xp.where(xp.isfinite(bias), xp.clip(bias, -limit, limit), bias)
+    return cast(xp, bias, dtype)
+
+
+def device(x: Array) -> Any:
+    """Where to create what meets `x`; None where `x` is traced or spread over devices."""
+    where = array_api_compat.device(x)
+    return None if hasattr(where, "device_set") else where  # a JAX sharding fits only arrays of its own rank
+
+
+def is_traced(xp: Any, x: Array) -> bool:
+    """Whether the values of `x` may not be at hand, so that nothing may depend on them."""
+    compiler = getattr(xp, "compiler", None)  # torch.compile hands out ordinary tensors, and says so here
+    return array_api_compat.is_lazy_array(x) or (compiler is not None and compiler.is_compiling())
+
+
+def known_finite(xp: Any, x: Array) -> bool:
+    """Whether `x` is seen to hold neither NaN nor Inf; False where that cannot be told."""
+    if is_traced(xp, x):
+        return False
+    try:
+        return bool(xp.all(xp.isfinite(x)))
+    except Exception:  # each library refuses in its own way, as torch does under vmap
+        return False
+
+
+def quiet(xp: Any) -> contextlib.AbstractContextManager[Any]:
+    """No floating-point warnings: NaN and Inf behind a mask are legal and reach nothing (MASK-4)."""
+    errstate = getattr(xp, "errstate", None)
+    return contextlib.nullcontext() if errstate is None else errstate(all="ignore")

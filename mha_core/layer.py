@@ -1,0 +1,135 @@
+"""The multi-head attention layer: projections, attention, projection."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from mha_core.arrays import cast, compute_dtype, quiet
+from mha_core.attend import attend
+from mha_core.checks import check_operands, check_options, layer_sizes
+from mha_core.heads import result_of, with_past
+from mha_core.options import Options
+from mha_core.result import Array, AttentionResult
+
+
+def multi_head_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    *,
+    w_q: Array,
+    w_k: Array,
+    w_v: Array,
+    w_o: Array,
+    b_q: Array | None = None,
+    b_k: Array | None = None,
+    b_v: Array | None = None,
+    b_o: Array | None = None,
+    mask: Array | None = None,
+    attn_bias: Array | None = None,
+    is_causal: bool = False,
+    q_offset: int | Array | None = None,
+    window: Sequence[int | None] | None = None,
+    kv_lengths: Array | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Array | None = None,
+    past_key: Array | None = None,
+    past_value: Array | None = None,
+    return_weights: bool = False,
+    return_lse: bool = False,
+) -> Array | AttentionResult:
+    """Attention of projected heads, projected back: sum over h of head_h @ w_o[h], plus b_o (PROJ-1, PROJ-3).
+
+    Every option acts on the projected heads as in `scaled_dot_product_attention` (PROJ-7); `past_key`,
+    `past_value` and what is returned of them are projected heads too. 16-bit operands are computed in float32
+    throughout and rounded once (NUM-3).
+
+    Args:
+        query: (..., q_len, d_q).
+        key: (..., kv_len, d_kv).
+        value: (..., kv_len, d_vv).
+        w_q: (H, d_q, d_k), the weights W^Q of the heads, stacked; heads are `query @ w_q[h]`.
+        w_k: (G, d_kv, d_k).
+        w_v: (G, d_vv, d_v).
+        w_o: (H, d_v, d_out), the rows of W^O that belong to each head.
+        b_q: (H, d_k), added to the projected query; so the others, each optional (PROJ-2).
+        b_k: (G, d_k).
+        b_v: (G, d_v).
+        b_o: (d_out,), added to an empty row too (PROJ-4).
+        mask: see `scaled_dot_product_attention`, as for all that follow.
+        attn_bias: see there.
+        is_causal: see there.
+        q_offset: see there.
+        window: see there.
+        kv_lengths: see there.
+        scale: see there.
+        softcap: see there.
+        sinks: see there.
+        past_key: (..., G, past, d_k).
+        past_value: (..., G, past, d_v).
+        return_weights: see there.
+        return_lse: see there.
+
+    Returns:
+        The output, (..., q_len, d_out).
+        With return_weights, return_lse or a past: an AttentionResult.
+
+    Raises:
+        TypeError: something is no array, of another library, or of a wrong dtype (DTYPE-2 to DTYPE-5).
+        ValueError: shapes disagree or an option is wrong (SHAPE-5 to SHAPE-11, PROJ-6, HEAD-3, MASK-7,
+            CACHE-5).
+
+    >>> import numpy as np
+    >>> x = np.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> one, two = np.ones((1, 2, 1)), 2 * np.ones((1, 1, 3))
+    >>> multi_head_attention(x, x, x, w_q=one, w_k=one, w_v=one, w_o=two, b_o=np.ones(3))
+    array([[3., 3., 3.],
+           [3., 3., 3.]])
+    """
+    options = Options(
+        mask=mask,
+        attn_bias=attn_bias,
+        is_causal=is_causal,
+        q_offset=q_offset,
+        window=window,
+        kv_lengths=kv_lengths,
+        scale=scale,
+        softcap=softcap,
+        sinks=sinks,
+        past_key=past_key,
+        past_value=past_value,
+        return_weights=return_weights,
+        return_lse=return_lse,
+    )
+    weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
+    biases = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
+    xp = check_operands(
+        {"query": query, "key": key, "value": value, **weights},
+        {**biases, "past_key": past_key, "past_value": past_value, "sinks": sinks},
+    )
+    sizes = layer_sizes(query, key, value, weights, biases, options)
+    check_options(xp, query, options, sizes)
+    dtype = compute_dtype(xp, query.dtype)
+    with quiet(xp):
+        query_heads = _projected(xp, query, w_q, b_q, dtype)
+        key_heads = with_past(xp, past_key, _projected(xp, key, w_k, b_k, dtype))
+        value_heads = with_past(xp, past_value, _projected(xp, value, w_v, b_v, dtype))
+    result = attend(xp, query_heads, key_heads, value_heads, options, sizes)
+    with quiet(xp):
+        result = result._replace(output=_joined(xp, result.output, w_o, b_o))
+    return result_of(xp, result, key_heads, value_heads, query.dtype, options)
+
+
+def _projected(xp: Any, x: Array, w: Array, b: Array | None, dtype: Any) -> Array:
+    """The heads of (..., n, d_in) by (heads, d_in, d): (..., heads, n, d)."""
+    heads = xp.matmul(xp.expand_dims(cast(xp, x, dtype), axis=-3), cast(xp, w, dtype))
+    return heads if b is None else heads + xp.expand_dims(cast(xp, b, dtype), axis=-2)
+
+
+def _joined(xp: Any, heads: Array, w: Array, b: Array | None) -> Array:
+    """The heads (..., H, n, d_v) side by side, (..., n, H * d_v), times W^O, (H * d_v, d_out)."""
+    side_by_side = xp.moveaxis(heads, -3, -2)
+    *outer, num_heads, d_v = side_by_side.shape
+    side_by_side = xp.reshape(side_by_side, (*outer, num_heads * d_v))
+    output = xp.matmul(side_by_side, xp.reshape(cast(xp, w, heads.dtype), (num_heads * d_v, w.shape[-1])))
+    return output if b is None else output + cast(xp, b, heads.dtype)

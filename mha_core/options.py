@@ -1,0 +1,48 @@
+"""The options of an operation and the sizes of its heads, as they travel from the checks to the algorithm."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mha_core.result import Array
+
+
+@dataclass(frozen=True)
+class Options:
+    """Every option of both operations, as the caller gave it."""
+
+    mask: Array | None
+    attn_bias: Array | None
+    is_causal: bool
+    q_offset: int | Array | None
+    window: Sequence[int | None] | None
+    kv_lengths: Array | None
+    scale: float | None
+    softcap: float | None
+    sinks: Array | None
+    past_key: Array | None
+    past_value: Array | None
+    return_weights: bool
+    return_lse: bool
+
+    @property
+    def only_output(self) -> bool:
+        """Whether nothing was asked for beside the output."""
+        return not (self.return_weights or self.return_lse) and self.past_key is None
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of the heads; `kv_len` is the total, the past included (CACHE-3)."""
+
+    batch: tuple[int, ...]
+    num_heads: int
+    num_kv_heads: int
+    q_len: int
+    kv_len: int
+    d_k: int
+    d_v: int
+
+    @property
+    def logits(self) -> tuple[int, ...]:
+        """The shape of the logits: (..., H, q_len, kv_len)."""
+        return (*self.batch, self.num_heads, self.q_len, self.kv_len)

@@ -1,0 +1,77 @@
+"""Which query may attend which key: the intersection of all masks, row block by row block (MASK-9)."""
+
+import functools
+import math
+import numbers
+from dataclasses import dataclass
+from typing import Any
+
+from mha_core.arrays import cast
+from mha_core.options import Options, Sizes
+from mha_core.result import Array
+
+
+@dataclass(frozen=True)
+class Band:
+    """The keys of causal attention and a window: `low <= j - i <= high`, None where that side is open."""
+
+    low: int | Array | None
+    high: int | Array | None
+
+
+def band_of(xp: Any, options: Options, sizes: Sizes, where: Any) -> Band:
+    """The band around `i + q_offset` (MASK-6, MASK-8, MASK-10, MASK-11)."""
+    left, right = options.window or (None, None)
+    if options.is_causal:
+        right = 0  # a window's right side is never negative
+    offset = 0 if options.q_offset is None else options.q_offset
+
+    def shifted(by: int) -> int | Array:
+        if isinstance(offset, numbers.Integral):
+            return max(-sizes.q_len, min(sizes.kv_len, int(offset) + by))  # as good as any number beyond
+        index = _per_entry(xp, offset, sizes, xp.arange(1, device=where).dtype)
+        limit = xp.iinfo(index.dtype).max // 4
+        return index + max(-limit, min(limit, by))
+
+    return Band(None if left is None else shifted(-left), None if right is None else shifted(right))
+
+
+def columns_of(band: Band, sizes: Sizes, rows: slice) -> slice:
+    """The keys outside of which the band hides everything from a block of rows."""
+    start, stop = 0, sizes.kv_len
+    if isinstance(band.low, int):
+        start = min(max(rows.start + band.low, 0), stop)
+    if isinstance(band.high, int):
+        stop = max(min(rows.stop + band.high, stop), start)
+    return slice(start, stop)
+
+
+def cut(x: Array, rows: slice, columns: slice) -> Array:
+    """A block of a mask or bias, whose axes of 1 stay as they are (SHAPE-8)."""
+    everything = slice(None)
+    return x[..., everything if x.shape[-2] == 1 else rows, everything if x.shape[-1] == 1 else columns]
+
+
+def visible_in(
+    xp: Any, options: Options, sizes: Sizes, band: Band, rows: slice, columns: slice, where: Any
+) -> Array | None:
+    """What a block of rows may attend: bool, broadcasting to (..., H, rows, columns); None for everything."""
+    masks = []
+    if options.mask is not None:
+        masks.append(cut(options.mask, rows, columns))
+    if options.attn_bias is not None:
+        masks.append(cut(options.attn_bias, rows, columns) != -math.inf)  # ATT-8
+    i = xp.reshape(xp.arange(rows.start, rows.stop, device=where), (-1, 1))
+    j = xp.reshape(xp.arange(columns.start, columns.stop, device=where), (1, -1))
+    if band.low is not None:
+        masks.append(j - i >= band.low)
+    if band.high is not None:
+        masks.append(j - i <= band.high)
+    if options.kv_lengths is not None:
+        masks.append(j < _per_entry(xp, options.kv_lengths, sizes, j.dtype))  # MASK-12
+    return functools.reduce(xp.logical_and, masks) if masks else None
+
+
+def _per_entry(xp: Any, x: Array, sizes: Sizes, dtype: Any) -> Array:
+    """One number per batch entry, (...), against the logits: (..., 1, 1, 1)."""
+    return cast(xp, x if x.shape == () else xp.reshape(x, (*sizes.batch, 1, 1, 1)), dtype)
