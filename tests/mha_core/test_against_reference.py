@@ -1,0 +1,79 @@
+"""Every option, alone and combined, on every library, against scalar loops."""
+
+import attention_reference
+import numpy as np
+import problems
+import pytest
+from array_libraries import TOLERANCES, call, dtypes_of, library
+from hypothesis import HealthCheck, given, settings
+
+import mha_core
+
+CASES = [(name, dtype) for name in ("numpy", "array-api-strict", "torch") for dtype in dtypes_of(name)]
+QUICK = settings(
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+)
+SLOW = settings(QUICK, max_examples=8)  # JAX compiles each operation for each new shape
+
+
+def rounded(arrays, dtype):
+    """The operands as the dtype holds them, in float64: what the reference is to compute from."""
+    lib = library("numpy")
+    return {
+        name: np.asarray(lib.array(x, dtype), np.float64) if x.dtype.kind == "f" and name != "attn_bias" else x
+        for name, x in arrays.items()
+    }
+
+
+def check(operation, reference, problem, lib, dtype):
+    arrays, options = problem
+    wanted_options = {k: v for k, v in options.items() if not k.startswith("return_")}
+    wanted = reference(**rounded(arrays, dtype), **wanted_options)
+    with np.errstate(all="ignore"):  # array-api-strict has no way to silence the NumPy below it
+        got = call(operation, lib, arrays, options, dtype)
+    asked = {"output"} | {name for name in ("weights", "lse") if options[f"return_{name}"]}
+    asked |= {"present_key", "present_value"} if "past_key" in arrays else set()
+    assert set(got) == asked
+    for name, x in got.items():
+        assert x.shape == wanted[name].shape, name
+        tolerance = TOLERANCES["float32" if name == "lse" and dtype != "float64" else dtype]
+        np.testing.assert_allclose(x.astype(np.float64), wanted[name], err_msg=name, **tolerance)
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES)
+@given(problem=problems.heads())
+@QUICK
+def test_attention(name, dtype, problem):
+    check(mha_core.scaled_dot_product_attention, attention_reference.attention, problem, library(name), dtype)
+
+
+@pytest.mark.parametrize("name", ["numpy", "array-api-strict", "torch"])
+@given(problem=problems.heads(special=True))
+@QUICK
+def test_attention_with_nan_and_inf(name, problem):
+    check(mha_core.scaled_dot_product_attention, attention_reference.attention, problem, library(name), "float64")
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES)
+@given(problem=problems.layers())
+@settings(QUICK, max_examples=25)
+def test_layer(name, dtype, problem):
+    check(mha_core.multi_head_attention, attention_reference.layer, problem, library(name), dtype)
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_attention_on_jax(special):
+    lib = library("jax")
+
+    @given(problem=problems.heads(special=special))
+    @SLOW
+    def agrees(problem):
+        check(mha_core.scaled_dot_product_attention, attention_reference.attention, problem, lib, "float32")
+
+    agrees()
+
+
+@given(problem=problems.layers())
+@SLOW
+def test_layer_on_jax(problem):
+    check(mha_core.multi_head_attention, attention_reference.layer, problem, library("jax"), "float32")
