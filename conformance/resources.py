@@ -1,4 +1,4 @@
-"""Where the data files lie: in a checkout, `spec/` beside the packages; in an installed wheel, inside this one."""
+"""Where the data files lie: `spec/` is beside the packages in a checkout, inside this one in a wheel."""
 
 import json
 from functools import cache

@@ -1,0 +1,170 @@
+"""An answer against its golden values: shape, dtype, non-finite, error, RMS, in this order."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from conformance.dtypes import dtype_name
+from conformance.judging.measure import Measure, measure
+from conformance.judging.verdict import Grade, Judgement, Worst
+from conformance.vectors.case import Array, Case
+
+DIGITS = {"float64": 17, "float32": 9, "float16": 5, "bfloat16": 4}
+"""Decimal digits that tell every two numbers of a dtype apart."""
+
+
+def judge(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> Judgement:
+    """Says whether the outputs of a call are right, and how close they are.
+
+    Args:
+        case: what was asked.
+        dtype: the dtype under test.
+        policy: what the target may round; `case.judged(dtype, policy)` holds.
+        outputs: what the call returned, by output name.
+
+    Follows NUM-1, NUM-2, NUM-6, SHAPE-2, DTYPE-1 and DTYPE-6.
+    """
+    if case.raises:
+        return Judgement("fail", f"accepted what must be refused ({', '.join(case.covers)})")
+    message = (
+        names_problem(case, outputs) or shape_problem(case, outputs) or dtype_problem(case, dtype, outputs)
+    )
+    if message:
+        return Judgement("fail", message)
+
+    policy = case.policy(dtype, policy)
+    measures = measured(case, dtype, policy, outputs)
+    rms = [m.rms for m in measures if m.rms is not None]
+    message = misplaced_problem(measures, dtype) or error_problem(measures, dtype) or rms_problem(measures)
+    return Judgement(
+        verdict="fail" if message else "pass",
+        message=message,
+        error_over_bound=max((float(m.ratio.max()) for m in measures if m.error.size), default=None),
+        rms_over_sigma=max(rms, default=None),
+        grade=None if message else grade(case, dtype, policy, outputs),
+        worst=worst(measures),
+    )
+
+
+def measured(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> list[Measure]:
+    """Every expected output, measured under a policy."""
+    return [
+        measure(name, golden, golden.bounds[dtype][policy], policy, outputs[name])
+        for name, golden in case.expected.items()
+    ]
+
+
+def names_problem(case: Case, outputs: Mapping[str, Array]) -> str:
+    """An output that is missing, or that nobody asked for."""
+    got = ", ".join(outputs) or "nothing"
+    for name in case.expected:
+        if name not in outputs:
+            return f"{name} is missing: got {got} (SHAPE-2)"
+    unasked = [name for name in outputs if name not in case.expected and name not in asked(case)]
+    return f"{unasked[0]} was returned but not asked for: got {got} (SHAPE-2)" if unasked else ""
+
+
+def asked(case: Case) -> set[str]:
+    """The outputs that the options of a case ask for."""
+    flags = {
+        "output": True,
+        "weights": case.options.get("return_weights"),
+        "lse": case.options.get("return_lse"),
+        "present_key": "past_key" in case.inputs,
+        "present_value": "past_value" in case.inputs,
+    }
+    return {name for name, wanted in flags.items() if wanted}
+
+
+def shape_problem(case: Case, outputs: Mapping[str, Array]) -> str:
+    """The first output of another shape than the golden's."""
+    for name, golden in case.expected.items():
+        if outputs[name].shape != golden.shape:
+            return f"{name} has shape {outputs[name].shape}, wanted {golden.shape} (SHAPE-2)"
+    return ""
+
+
+def dtype_problem(case: Case, dtype: str, outputs: Mapping[str, Array]) -> str:
+    """The first output of another dtype than the operands'; lse of 16-bit operands may have float32."""
+    for name in case.expected:
+        got = dtype_name(outputs[name].dtype)
+        wider = name == "lse" and dtype in ("float16", "bfloat16")
+        if got != dtype and not (wider and got == "float32"):
+            wanted = f"{dtype} or float32" if wider else dtype
+            return f"{name} has dtype {got}, wanted {wanted} ({'DTYPE-6' if name == 'lse' else 'DTYPE-1'})"
+    return ""
+
+
+def misplaced_problem(measures: Iterable[Measure], dtype: str) -> str:
+    """A NaN or an infinity where the golden has none, or the other way round."""
+    for m in measures:
+        if m.misplaced.any():
+            flat = int(m.misplaced.argmax())
+            got, wanted = (number(a.flat[flat], dtype) for a in (m.got, m.golden.hi))
+            return f"{element(m, flat)} is {got}, wanted {wanted} (NUM-6); {share(m.misplaced)}"
+    return ""
+
+
+def error_problem(measures: Iterable[Measure], dtype: str) -> str:
+    """The element that breaks rule 1 by most."""
+    broken = [m for m in measures if m.exceeds.any()]
+    if not broken:
+        return ""
+    m = max(broken, key=lambda m: float(m.ratio.max()))
+    flat = int(m.ratio.argmax())
+    got, wanted = (number(a.flat[flat], dtype) for a in (m.got, m.golden.hi))
+    limit, ratio = m.allowed.flat[flat], m.ratio.flat[flat]
+    if limit == 0:
+        return f"{element(m, flat)} is {got}, wanted exactly {wanted} (NUM-1); {share(m.exceeds)}"
+    times = f"{ratio:.2g} times what is allowed"
+    return f"{element(m, flat)} is {got}, wanted {wanted} +- {limit:.2g}: {times} (NUM-1); {share(m.exceeds)}"
+
+
+def rms_problem(measures: Iterable[Measure]) -> str:
+    """An output whose elements err too much together, though none alone."""
+    for m in measures:
+        if m.rms_exceeds:
+            return (
+                f"{m.output} has an RMS error of {m.rms:.3g} times the predicted one, "
+                f"at most {m.rms_limit:g} is allowed over {m.rms_count} elements (NUM-2)"
+            )
+    return ""
+
+
+def grade(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> Grade | None:
+    """`fused` for a passing answer that meets the fused bounds too; None under a reduced policy."""
+    if policy not in ("eager", "fused"):
+        return None
+    strict = all("fused" in golden.bounds[dtype] for golden in case.expected.values())
+    return "fused" if strict and all(m.met for m in measured(case, dtype, "fused", outputs)) else "eager"
+
+
+def worst(measures: Iterable[Measure]) -> Worst | None:
+    """The misplaced element, or else the one with the largest |err| / allowed."""
+    filled = [m for m in measures if m.error.size]
+    if not filled:
+        return None
+    m = max(filled, key=lambda m: (bool(m.misplaced.any()), float(m.ratio.max())))
+    flat = int((m.misplaced if m.misplaced.any() else m.ratio).argmax())
+    return Worst(
+        output=m.output,
+        index=m.place(flat),
+        got=float(m.got.flat[flat]),
+        expected=float(m.golden.hi.flat[flat]),
+        allowed=float(m.allowed.flat[flat]),
+    )
+
+
+def element(m: Measure, flat: int) -> str:
+    """An element as users index it: `output[0, 1, 3]`."""
+    return f"{m.output}[{', '.join(map(str, m.place(flat)))}]"
+
+
+def number(value: np.float64, dtype: str) -> str:
+    """A number in as many digits as its dtype has."""
+    return f"{value:.{DIGITS[dtype]}g}"
+
+
+def share(where: Array) -> str:
+    """How many elements of an output are concerned."""
+    return f"{int(where.sum())} of {where.size} elements"

@@ -1,0 +1,127 @@
+"""Errors of one output in float64, element by element, beside what the tolerance rule allows them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.names import REDUCED_POLICIES
+from conformance.vectors.case import Array, Bound, Golden
+
+RMS_MANY, RMS_SOME = 100, 8
+"""From how many elements on rule 2 has its tight limit, and from how many on it applies at all."""
+
+NAN, POSITIVE, NEGATIVE = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One output of an answer against its golden; arrays have the shape of Golden.hi."""
+
+    output: str
+    golden: Golden
+    got: Array  # float64
+    misplaced: Array  # bool: a non-finite value of another kind than the golden's
+    error: Array  # float64, |y - O|; 0 where the golden is not finite
+    allowed: Array  # float64
+    exceeds: Array  # bool
+    rms: float | None  # None where rule 2 does not apply
+    rms_limit: float
+    rms_count: int
+
+    @property
+    def ratio(self) -> Array:
+        """|err| / allowed: 0 where nothing is erred, infinite where nothing or no number is allowed."""
+        with np.errstate(all="ignore"):
+            ratio = self.error / self.allowed
+        ratio = np.where(np.isnan(ratio), np.inf, ratio)
+        return np.where((self.error == 0) & ~self.exceeds, 0.0, ratio)
+
+    @property
+    def rms_exceeds(self) -> bool:
+        """Whether rule 2 is broken."""
+        return self.rms is not None and not (self.rms <= self.rms_limit)
+
+    @property
+    def met(self) -> bool:
+        """Whether every rule holds."""
+        return not self.misplaced.any() and not self.exceeds.any() and not self.rms_exceeds
+
+    def place(self, flat: int) -> tuple[int, ...]:
+        """The index in the whole output of an element of the held rows."""
+        index = [int(i) for i in np.unravel_index(flat, self.golden.hi.shape)]
+        if self.golden.rows is not None:
+            axis = query_axis(self.output, len(index))
+            index[axis] = self.golden.rows[index[axis]]
+        return tuple(index)
+
+
+def measure(output: str, golden: Golden, bound: Bound, policy: str, array: Array) -> Measure:
+    """Rules 1 and 2 of spec/numerics.md on one output of the right shape."""
+    with np.errstate(all="ignore"):
+        got = held_rows(output, golden, array).astype(np.float64)
+    finite = np.isfinite(golden.hi)
+    error = np.where(finite, distance(got, golden), 0.0)
+    limit = np.where(finite, allowed(bound), 0.0)
+    scored = finite & (bound.rms > 0)
+    count = int(scored.sum())
+    return Measure(
+        output=output,
+        golden=golden,
+        got=got,
+        misplaced=kinds(got) != kinds(golden.hi),
+        error=error,
+        allowed=limit,
+        exceeds=exceeds(error, limit),
+        rms=root_mean_square(error[scored], bound.rms[scored])
+        if golden.rms_applies and count >= RMS_SOME
+        else None,
+        rms_limit=rms_limit(count, policy),
+        rms_count=count,
+    )
+
+
+def query_axis(output: str, rank: int) -> int:
+    """The axis that sampled rows are taken from: the last of lse, the last but one of the others."""
+    return rank - 1 if output == "lse" else rank - 2
+
+
+def held_rows(output: str, golden: Golden, array: Array) -> Array:
+    """The query rows that the golden holds."""
+    if golden.rows is None:
+        return array
+    return np.take(array, golden.rows, axis=query_axis(output, array.ndim))
+
+
+def kinds(array: Array) -> Array:
+    """0 for a finite element, else which non-finite value it is."""
+    return np.select([np.isnan(array), np.isposinf(array), np.isneginf(array)], [NAN, POSITIVE, NEGATIVE], 0)
+
+
+def distance(got: Array, golden: Golden) -> Array:
+    """|y - O|, O = hi + lo: near O the first subtraction is exact, so nothing is lost in float64."""
+    with np.errstate(all="ignore"):
+        return np.abs((got - golden.hi) - golden.lo)
+
+
+def allowed(bound: Bound) -> Array:
+    """What each element may err: min(W, 6 s), and W alone where s is 0."""
+    worst, rms = bound.worst.astype(np.float64), bound.rms.astype(np.float64)
+    return np.where(rms == 0, worst, np.minimum(worst, 6 * rms))
+
+
+def exceeds(error: Array, limit: Array) -> Array:
+    """Where rule 1 is broken; written so that no NaN passes."""
+    broken: Array = ~(error <= limit)
+    return broken
+
+
+def root_mean_square(error: Array, rms: Array) -> float:
+    """RMS(err / s) over the elements that rule 2 scores."""
+    with np.errstate(all="ignore"):
+        return float(np.sqrt(np.mean(np.square(error / rms.astype(np.float64)))))
+
+
+def rms_limit(count: int, policy: str) -> float:
+    """Rule 2's limit for a number of elements."""
+    many, some = (2.0, 3.0) if policy in REDUCED_POLICIES else (1.25, 2.0)
+    return many if count >= RMS_MANY else some

@@ -1,0 +1,68 @@
+"""What the judge says of one answer, and the row that a report keeps of it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["pass", "fail", "error", "crash", "timeout", "unsupported"]
+
+VERDICTS: tuple[Verdict, ...] = ("pass", "fail", "error", "crash", "timeout", "unsupported")
+FAILURES: tuple[Verdict, ...] = ("fail", "error", "crash", "timeout")
+"""Verdicts that make a target non-conformant."""
+
+Grade = Literal["fused", "eager"]
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The element that uses most of what it may err; the index is in the whole output."""
+
+    output: str
+    index: tuple[int, ...]
+    got: float
+    expected: float
+    allowed: float
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The judge's word on an answer that holds outputs."""
+
+    verdict: Literal["pass", "fail"]
+    message: str = ""
+    error_over_bound: float | None = None  # max |err| / allowed
+    rms_over_sigma: float | None = None  # largest RMS(err / s) of the outputs that obey rule 2
+    grade: Grade | None = None  # the strictest unreduced policy that a passing answer meets
+    worst: Worst | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One (case, dtype) of a run."""
+
+    case: str
+    operation: str
+    dtype: str
+    verdict: Verdict
+    covers: tuple[str, ...]
+    features: tuple[str, ...]
+    message: str = ""
+    error_over_bound: float | None = None
+    rms_over_sigma: float | None = None
+    grade: Grade | None = None
+    worst: Worst | None = None
+    seconds: float = 0.0
+
+    @property
+    def chapter(self) -> str:
+        """The part of the case ID before the slash."""
+        return self.case.split("/", 1)[0]
+
+    @property
+    def failed(self) -> bool:
+        """Whether this row makes the target non-conformant."""
+        return self.verdict in FAILURES
+
+    @property
+    def executed(self) -> bool:
+        """Whether the target gave a result, right or wrong."""
+        return self.verdict != "unsupported"

@@ -1,0 +1,182 @@
+"""Arrays to and from a target's library: NumPy, torch, JAX, array-api-strict, or any other by DLPack.
+
+Nothing is imported before a target asks for it, and then by name.
+"""
+
+import importlib
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from conformance.dtypes import NUMPY_DTYPES, dtype_name
+from conformance.errors import UsageError
+from conformance.running.nearest import nearest
+from conformance.vectors.case import Array
+
+LIBRARIES = {"numpy": "numpy", "torch": "torch", "jax": "jax", "array-api-strict": "array_api_strict"}
+"""Import name of each known array type; any other array type is an import name itself."""
+
+
+class UnreadableError(Exception):
+    """A returned object that is no array; the text says what it is."""
+
+
+# Memory
+
+
+def lay_out(array: Array, how: str | None) -> Array:
+    """The same values, lying in memory as a case wants them; writable in C order by default."""
+    if how is None:
+        return np.array(array, order="C")
+    if how == "transposed":
+        return np.ascontiguousarray(array.T).T
+    if how == "reversed":
+        return np.flip(np.ascontiguousarray(np.flip(array)))
+    if how == "readonly":
+        frozen = np.array(array, order="C")
+        frozen.flags.writeable = False
+        return frozen
+    if how == "unaligned":
+        shifted: Array = np.empty(array.nbytes + 1, np.uint8)[1:].view(array.dtype).reshape(array.shape)
+        shifted[...] = array
+        return shifted
+    raise ValueError(f"unknown memory layout {how!r}")
+
+
+# To the target
+
+
+def library(array_type: str) -> ModuleType:
+    """The array library of an array type.
+
+    Raises:
+        UsageError: it cannot be imported.
+    """
+    name = LIBRARIES.get(array_type, array_type)
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        if array_type in LIBRARIES:
+            raise UsageError(
+                f"array_type {array_type!r} needs {name}, which cannot be imported: {error}"
+            ) from error
+        hint = nearest(array_type, LIBRARIES) or f"; known are {', '.join(LIBRARIES)}"
+        raise UsageError(f"array_type {array_type!r} is no importable library{hint}") from error
+
+
+def giver(array_type: str, device: str | None) -> Callable[[Array], Any]:
+    """What turns a NumPy array into the target's, with its strides where the library can.
+
+    Raises:
+        UsageError: the library is missing, or does not have the device.
+    """
+    module = library(array_type)
+    give = {
+        "numpy": _to_numpy,
+        "torch": _to_torch,
+        "jax": _to_jax,
+        "array-api-strict": _to_strict,
+    }.get(array_type, _by_dlpack)
+    try:
+        give(module, np.zeros(1, np.float32), device)
+    except Exception as error:
+        where = f" on device {device!r}" if device else ""
+        raise UsageError(f"{array_type} makes no array{where}: {first_line(error)}") from error
+    return lambda array: give(module, array, device)
+
+
+def _to_numpy(module: Any, array: Array, device: str | None) -> Any:
+    if device not in (None, "cpu"):
+        raise ValueError("NumPy has the device 'cpu' only")
+    return array
+
+
+def _to_torch(module: Any, array: Array, device: str | None) -> Any:
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()  # torch has neither read-only tensors nor negative strides
+    if array.dtype == ml_dtypes.bfloat16:
+        tensor = module.from_numpy(array.view(np.int16)).view(module.bfloat16)
+    else:
+        tensor = module.from_numpy(array)
+    return tensor if device is None else tensor.to(device)
+
+
+def _to_jax(module: Any, array: Array, device: str | None) -> Any:
+    if array.dtype == np.float64 and not module.config.read("jax_enable_x64"):
+        module.config.update("jax_enable_x64", True)
+    if device is None:
+        return module.numpy.asarray(array)
+    platform, _, index = device.partition(":")
+    return module.device_put(array, module.devices(platform)[int(index or 0)])
+
+
+def _to_strict(module: Any, array: Array, device: str | None) -> Any:
+    return module.asarray(array) if device is None else module.asarray(array, device=module.Device(device))
+
+
+def _by_dlpack(module: Any, array: Array, device: str | None) -> Any:
+    options = {} if device is None else {"device": device}
+    try:
+        return module.from_dlpack(array, **options)
+    except Exception:  # no from_dlpack, or a dtype or layout that DLPack or the library cannot express
+        make = getattr(module, "asarray", None) or module.array
+        return make(array, **options)
+
+
+# From the target
+
+
+def take(returned: Any) -> Array:
+    """The NumPy array of anything that NumPy can read, a torch tensor or a device array.
+
+    Raises:
+        UnreadableError: it is no array.
+    """
+    if isinstance(returned, np.ndarray):
+        array = returned
+    elif type(returned).__module__.partition(".")[0] == "torch":
+        array = _from_torch(returned)
+    else:
+        array = _read(returned)
+    if array.dtype.kind in "OUSMm":
+        raise UnreadableError(f"is {describe(returned)}, which NumPy cannot read as numbers")
+    return array
+
+
+def _from_torch(tensor: Any) -> Array:
+    module: Any = importlib.import_module("torch")
+    if not isinstance(tensor, module.Tensor):
+        raise UnreadableError(f"is {describe(tensor)}, no tensor")
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == module.bfloat16:
+        return np.asarray(tensor.contiguous().view(module.int16).numpy()).view(NUMPY_DTYPES["bfloat16"])
+    return np.asarray(tensor.resolve_conj().resolve_neg().numpy())
+
+
+def _read(returned: Any) -> Array:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return np.asarray(returned)
+    except (TypeError, ValueError, BufferError):
+        if not hasattr(returned, "__dlpack__"):
+            raise
+    return np.asarray(np.from_dlpack(returned, device="cpu"))
+
+
+def describe(thing: Any) -> str:
+    """An object in a few words: its dtype for an array, its type else."""
+    if isinstance(thing, np.ndarray) and thing.dtype.kind != "O":
+        return f"an array of {dtype_name(thing.dtype)}"
+    name = type(thing).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def first_line(error: BaseException) -> str:
+    """Type and text of an exception on one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

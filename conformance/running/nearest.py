@@ -1,0 +1,25 @@
+"""One line for an unknown name: what was given, the nearest known one, where the others are listed."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from conformance.errors import UsageError
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """`; did you mean X?` for a name close to a known one, else nothing."""
+    close = get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def known(kind: str, name: str, names: Iterable[str]) -> str:
+    """The name, if it is one of the names.
+
+    Raises:
+        UsageError: it is not; the message gives the nearest one, or all of a few.
+    """
+    names = list(names)
+    if name in names:
+        return name
+    hint = nearest(name, names) or (f"; known are {', '.join(names)}" if len(names) <= 24 else "")
+    raise UsageError(f"unknown {kind} {name!r}{hint}")

@@ -1,0 +1,181 @@
+"""A process that is spoken to line by line: no pipe ever blocks the suite, no child outlives it."""
+
+import os
+import queue
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from conformance.errors import UsageError
+
+TAIL_BYTES = 8192
+"""How much of a process's stderr is kept for the message when it dies."""
+
+THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+class DiedError(Exception):
+    """The process ended; the text says how, and its last words."""
+
+
+class TimedOutError(Exception):
+    """The process did not answer in time."""
+
+
+class Process:
+    """A child process with its pipes; `echo` gets what it writes to stderr."""
+
+    def __init__(self, command: Sequence[str], echo: Callable[[str], None] | None = None) -> None:
+        try:
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment(os.environ),
+                start_new_session=True,  # Ctrl-C is ours to handle; its own children die with it
+            )
+        except OSError as error:
+            raise UsageError(f"cannot start {command[0]!r}: {error.strerror or error}") from error
+        self._echo = echo
+        self._tail = bytearray()
+        self._to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._received: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._threads = [
+            threading.Thread(target=work, args=(stream,), daemon=True)
+            for work, stream in (
+                (self._write, self._child.stdin),
+                (self._read, self._child.stdout),
+                (self._listen, self._child.stderr),
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs."""
+        return self._child.poll() is None
+
+    def ask(self, line: bytes, timeout: float) -> bytes:
+        """Sends a line and waits for one.
+
+        Raises:
+            DiedError: the process ended before it answered.
+            TimedOutError: it did not answer within the timeout, in seconds.
+        """
+        self._to_send.put(line)
+        try:
+            answer = self._received.get(timeout=timeout)
+        except queue.Empty:
+            raise TimedOutError from None
+        if answer is None:
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(1.0)  # its pipe is closed: it shall say itself what it died of
+            self.kill()
+            raise DiedError(self._last_words())
+        return answer
+
+    def stop(self, line: bytes, patience: float = 2.0) -> None:
+        """Lets the process end by itself, and ends it if it does not."""
+        self._to_send.put(line)
+        self._to_send.put(None)
+        with suppress(subprocess.TimeoutExpired):
+            self._child.wait(patience)
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends the process and whatever it has started."""
+        with suppress(ProcessLookupError, PermissionError):  # it and its children are gone
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+        self._to_send.put(None)
+        for thread in self._threads:
+            thread.join(2.0)
+
+    def _write(self, stream: IO[bytes]) -> None:
+        while (line := self._to_send.get()) is not None:
+            try:
+                stream.write(line)
+                stream.flush()
+            except (OSError, ValueError):  # nobody reads any more; the reader will say so
+                break
+        with suppress(OSError):
+            stream.close()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        with stream:
+            for line in stream:
+                self._received.put(line)
+        self._received.put(None)
+
+    def _listen(self, stream: IO[bytes]) -> None:
+        with stream:
+            while chunk := os.read(stream.fileno(), TAIL_BYTES):
+                self._tail = (self._tail + chunk)[-TAIL_BYTES:]
+                if self._echo:
+                    self._echo(chunk.decode("utf-8", "replace"))
+
+    def _last_words(self) -> str:
+        code = self._child.returncode
+        if code < 0:
+            try:
+                how = f"died of signal {signal.Signals(-code).name}"
+            except ValueError:
+                how = f"died of signal {-code}"
+        else:
+            how = f"exited with status {code}"
+        lines = self._tail.decode("utf-8", "replace").strip().splitlines()
+        return f"the process {how}" + (f"; its last line was: {lines[-1].strip()[:300]}" if lines else "")
+
+
+def environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """A child's environment: one thread unless the user says otherwise, and this package importable."""
+    root = Path(__file__).resolve().parents[2]
+    path = [entry for entry in inherited.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if root.name not in ("site-packages", "dist-packages") and str(root) not in path:
+        path.append(str(root))
+    return {
+        **dict.fromkeys(THREADS, "1"),
+        **inherited,
+        **({"PYTHONPATH": os.pathsep.join(path)} if path else {}),
+    }
+
+
+def worker_command(source: str, operation: str | None, device: str | None) -> list[str]:
+    """What starts a worker for a Python target."""
+    command = [sys.executable, "-m", "conformance.running.worker"]
+    if operation:
+        command += ["--op", operation]
+    if device:
+        command += ["--device", device]
+    return [*command, "--", source]
+
+
+def split_command(command: str | Iterable[str] | None) -> tuple[str, ...]:
+    """The words of a command line, quoted as in a shell.
+
+    Raises:
+        UsageError: there is none, or a quote is open.
+    """
+    if not isinstance(command, str):
+        return tuple(command or ())
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError as error:
+        raise UsageError(f"--command {command!r} cannot be read: {error}") from error
+    if not words:
+        raise UsageError("--command is empty; give a program, as in --command 'node impl.js'")
+    return words

@@ -1,0 +1,229 @@
+"""The line protocol: messages of spec/schema/protocol.json to and from bytes."""
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+
+from conformance.dtypes import NUMPY_DTYPES, dtype_name
+from conformance.errors import UsageError
+from conformance.names import DTYPES, FEATURES, OPERATIONS, POLICIES
+from conformance.resources import schema
+from conformance.running.answer import Answer, Hello, Question
+from conformance.running.nearest import known
+from conformance.vectors.case import Array
+
+VERSION = 1
+
+NAMED = {
+    "dtypes": DTYPES,
+    "features": FEATURES,
+    "operations": OPERATIONS,
+    "accuracy": POLICIES,
+    "isolate": DTYPES,
+}
+"""Fields of the start reply that hold names, and which names there are."""
+
+Message = dict[str, Any]
+
+
+class ProtocolError(Exception):
+    """A line that is no message of the protocol; the text says what is wrong with it."""
+
+
+# Lines
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """One message as one line."""
+    return json.dumps(message, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes, kind: str) -> Message:
+    """The message of a line, checked against the schema's definition of its kind.
+
+    Raises:
+        ProtocolError: it is not JSON, or has a missing, unknown or wrong field.
+    """
+    return check(loads(line), kind)
+
+
+def loads(line: bytes) -> Any:
+    """The JSON value of a line."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"{shorten(line.decode('utf-8', 'replace'))!r} is no line of JSON") from error
+
+
+def check(message: Any, kind: str) -> Message:
+    """The message, if it is one of its kind."""
+    validator = _validator(kind)
+    if not validator.is_valid(message):
+        error = best_match(validator.iter_errors(message))
+        where = error.json_path.removeprefix("$").removeprefix(".")
+        raise ProtocolError(f"{where + ': ' if where else ''}{shorten(error.message)}")
+    checked: Message = message
+    return checked
+
+
+@cache
+def _validator(kind: str) -> Draft202012Validator:
+    return Draft202012Validator({"$ref": f"#/$defs/{kind}", "$defs": schema("protocol")["$defs"]})
+
+
+def shorten(text: str, most: int = 300) -> str:
+    """A text on one line, cut where it is long."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+# Arrays
+
+
+def encode_array(array: Array) -> Message:
+    """An array as dtype name, shape and base64 of its little-endian bytes in C order."""
+    dtype = dtype_name(array.dtype)
+    if dtype not in NUMPY_DTYPES:
+        raise ProtocolError(f"has dtype {dtype}, which the suite does not know (DTYPE-1)")
+    little = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+    return {"dtype": dtype, "shape": list(array.shape), "data": base64.b64encode(little.tobytes()).decode()}
+
+
+def decode_array(name: str, entry: Mapping[str, Any]) -> Array:
+    """The array of an encoded one; writable.
+
+    Raises:
+        ProtocolError: the data is not base64, or not as long as dtype and shape say.
+    """
+    dtype, shape = NUMPY_DTYPES[entry["dtype"]], tuple(entry["shape"])
+    try:
+        data = bytearray(base64.b64decode(entry["data"], validate=True))
+    except (binascii.Error, ValueError) as error:
+        raise ProtocolError(f"the data of {name} is not base64: {error}") from error
+    wanted = math.prod(shape) * dtype.itemsize
+    if len(data) != wanted:
+        raise ProtocolError(
+            f"{name} has {len(data)} bytes of data, wanted {wanted} for {entry['dtype']} of shape {shape}"
+        )
+    array: Array = np.frombuffer(data, dtype=dtype.newbyteorder("<")).reshape(shape)
+    return array.astype(dtype, copy=False)
+
+
+# Messages
+
+
+def start_message() -> Message:
+    """The first message."""
+    return {"cmd": "start", "protocol": VERSION}
+
+
+def run_message(question: Question) -> Message:
+    """What asks a question."""
+    case = question.case
+    message: Message = {
+        "cmd": "run",
+        "id": case.id,
+        "operation": case.operation,
+        "inputs": {name: encode_array(array) for name, array in case.operands(question.dtype).items()},
+        "options": dict(case.options),
+    }
+    if case.memory:
+        message["memory"] = dict(case.memory)
+    if case.repeat > 1:
+        message["repeat"] = case.repeat
+    return message
+
+
+def hello_message(hello: Hello) -> Message:
+    """What a Python target answers to the start."""
+    return {
+        "name": hello.name,
+        "version": hello.version,
+        "dtypes": list(hello.dtypes),
+        "features": list(hello.features),
+        "operations": list(hello.operations),
+        "accuracy": hello.accuracy,
+        "isolate": list(hello.isolate),
+        "environment": dict(hello.environment),
+    }
+
+
+def parse_hello(line: bytes, source: str) -> Hello:
+    """The target's description of itself.
+
+    Raises:
+        UsageError: the target refuses to start, or does not answer as the protocol says.
+    """
+    try:
+        message = loads(line)
+        if isinstance(message, dict):
+            if "error" in message:
+                raise UsageError(check(message, "refused")["error"])
+            for field, names in NAMED.items():
+                check_names(field, message.get(field), names, source)
+        message = check(message, "started")
+    except ProtocolError as error:
+        raise UsageError(f"{source} answered the start with what is no start reply: {error}") from error
+    return Hello(
+        name=message["name"],
+        version=message["version"],
+        dtypes=in_order(message["dtypes"], DTYPES),
+        features=in_order(message["features"], FEATURES),
+        operations=in_order(message["operations"], OPERATIONS),
+        accuracy=message["accuracy"],
+        isolate=in_order(message.get("isolate", ()), DTYPES),
+        environment=message.get("environment", {}),
+    )
+
+
+def check_names(field: str, given: Any, names: Sequence[str], source: str) -> None:
+    """Refuses an unknown name with the nearest known one; the schema refuses what are no names."""
+    for name in given if isinstance(given, list) else [given]:
+        if isinstance(name, str):
+            known(f"name in the {field} of {source}:", name, names)
+
+
+def in_order(given: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """The given names, once each, in the suite's order."""
+    return tuple(name for name in names if name in given)
+
+
+def answer_message(case_id: str, answer: Answer) -> Message:
+    """What tells an answer."""
+    if answer.kind == "outputs":
+        outputs = {}
+        for name, array in answer.outputs.items():
+            try:
+                outputs[name] = encode_array(array)
+            except ProtocolError as error:
+                return {"id": case_id, "error": f"{name} {error}", "raised": False}
+        return {"id": case_id, "outputs": outputs}
+    if answer.kind == "unsupported":
+        return {"id": case_id, "unsupported": answer.message}
+    return {"id": case_id, "error": answer.message, "raised": answer.kind == "error"}
+
+
+def parse_answer(line: bytes, case_id: str) -> Answer:
+    """The answer to one question.
+
+    Raises:
+        ProtocolError: the line is no answer, or the answer to something else.
+    """
+    message = loads(line)
+    kinds = [kind for kind in ("outputs", "unsupported") if isinstance(message, dict) and kind in message]
+    message = check(message, kinds[0] if kinds else "error")
+    if message["id"] != case_id:
+        raise ProtocolError(f"id: got {message['id']!r}, wanted {case_id!r}")
+    if "outputs" in message:
+        return Answer("outputs", outputs={n: decode_array(n, a) for n, a in message["outputs"].items()})
+    if "unsupported" in message:
+        return Answer("unsupported", message["unsupported"])
+    return Answer("error" if message.get("raised", True) else "wrong", message["error"])

@@ -1,0 +1,200 @@
+"""A run: questions to a target, answers to the judge, rows to whoever listens."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from conformance.errors import UsageError
+from conformance.judging.judge import judge
+from conformance.judging.verdict import Row, Verdict
+from conformance.names import POLICIES
+from conformance.running.answer import Answer, AnswerKind, Hello, Question
+from conformance.running.call import call
+from conformance.running.isolated import Isolated
+from conformance.running.nearest import known
+from conformance.running.process import worker_command
+from conformance.running.select import Selection, select
+from conformance.running.target import Target, adopt, load
+from conformance.vectors.case import Case
+
+TIMEOUT = 60.0
+"""Seconds a case may take."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be run, and how.
+
+    `target` is a string, or a Python object, which is called in this process; else `command` is a program's
+    words.
+    """
+
+    target: Any = None
+    command: tuple[str, ...] = ()
+    selection: Selection = field(default_factory=Selection)
+    device: str | None = None
+    accuracy: str | None = None  # replaces what the target says
+    timeout: float = TIMEOUT
+    in_process: bool = False
+    stop_at_failure: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.target is None) == (not self.command):
+            raise UsageError("give either a TARGET or --command PROGRAM; see `mha-conformance list backends`")
+        if self.command and self.in_process:
+            raise UsageError("--in-process runs Python targets only, not a --command")
+        if self.command and self.device:
+            raise UsageError("--device is for Python targets; a --command chooses its device itself")
+        if self.accuracy is not None:
+            known("accuracy", self.accuracy, POLICIES)
+        if not self.timeout > 0:
+            raise UsageError(f"--timeout must be more than 0 seconds, got {self.timeout:g}")
+
+    @property
+    def source(self) -> str:
+        """Where the target comes from, in words."""
+        if self.command:
+            return " ".join(self.command)
+        if isinstance(self.target, str):
+            return self.target
+        kind = self.target if hasattr(self.target, "__qualname__") else type(self.target)
+        return str(getattr(kind, "__qualname__", None) or getattr(self.target, "__name__", kind))
+
+
+@dataclass(frozen=True)
+class Started:
+    """The first event of a run."""
+
+    hello: Hello
+    source: str
+    accuracy: str
+    total: int  # rows that will follow
+
+
+Event = Started | Row
+
+VERDICT_OF: dict[AnswerKind, Verdict] = {
+    "outputs": "fail",  # until the judge says otherwise
+    "wrong": "fail",
+    "error": "error",
+    "crash": "crash",
+    "timeout": "timeout",
+    "unsupported": "unsupported",
+}
+
+
+class Asker(Protocol):
+    """Whatever gets answers to questions."""
+
+    @property
+    def hello(self) -> Hello:
+        """What the target says of itself."""
+
+    def ask(self, question: Question) -> Answer:
+        """The answer to one question."""
+
+    def kill(self) -> None:
+        """Ends it at once."""
+
+    def close(self) -> None:
+        """Ends it."""
+
+
+class InProcess:
+    """Asks a target in this process: no timeout, and a crash takes everything with it."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    @property
+    def hello(self) -> Hello:
+        """What the target says of itself."""
+        return self._target.hello
+
+    def ask(self, question: Question) -> Answer:
+        """The answer to a question."""
+        case = question.case
+        began = time.perf_counter()
+        answer = call(
+            self._target,
+            case.operation,
+            case.operands(question.dtype),
+            case.options,
+            case.memory,
+            case.repeat,
+        )
+        return replace(answer, seconds=time.perf_counter() - began)
+
+    def kill(self) -> None:
+        """Nothing is left to end."""
+
+    def close(self) -> None:
+        """Nothing is left to end."""
+
+
+def run(
+    request: Request, cases: Iterable[Case], echo: Callable[[str], None] | None = None
+) -> Iterator[Event]:
+    """Runs cases against a target; `echo` gets what the target's process writes to stderr.
+
+    Raises:
+        UsageError: the target does not start, or nothing is left to run.
+    """
+    asker = start(request, echo)
+    try:
+        accuracy = request.accuracy or asker.hello.accuracy
+        questions = select(cases, asker.hello, accuracy, request.selection, request.source)
+        yield Started(asker.hello, request.source, accuracy, len(questions))
+        for question in questions:
+            row = answered(question, accuracy, asker)
+            yield row
+            if row.failed and request.stop_at_failure:
+                break
+    except BaseException:
+        asker.kill()
+        raise
+    asker.close()
+
+
+def start(request: Request, echo: Callable[[str], None] | None) -> Asker:
+    """Makes ready whatever the request wants asked."""
+    operation = request.selection.operation
+    if request.command:
+        return Isolated(request.command, request.source, request.timeout, echo)
+    if not isinstance(request.target, str):
+        return InProcess(adopt(request.target, request.source, operation, request.device))
+    if request.in_process:
+        return InProcess(load(request.target, operation, request.device))
+    command = worker_command(request.target, operation, request.device)
+    return Isolated(command, request.source, request.timeout, echo)
+
+
+def answered(question: Question, accuracy: str, asker: Asker) -> Row:
+    """The row of a question, asked if the target claims it."""
+    case, dtype = question.case, question.dtype
+    answer = Answer("unsupported", question.unclaimed) if question.unclaimed else asker.ask(question)
+    row = Row(
+        case=case.id,
+        operation=case.operation,
+        dtype=dtype,
+        verdict=VERDICT_OF[answer.kind],
+        covers=case.covers,
+        features=case.features,
+        message=answer.message,
+        seconds=answer.seconds,
+    )
+    if answer.kind == "error" and case.raises:
+        return replace(row, verdict="pass")
+    if answer.kind != "outputs":
+        return row
+    judgement = judge(case, dtype, accuracy, answer.outputs)
+    return replace(
+        row,
+        verdict=judgement.verdict,
+        message=judgement.message,
+        error_over_bound=judgement.error_over_bound,
+        rms_over_sigma=judgement.rms_over_sigma,
+        grade=judgement.grade,
+        worst=judgement.worst,
+    )

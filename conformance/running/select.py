@@ -1,0 +1,144 @@
+"""Which questions a run asks, in which order, and which of them the target does not claim."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from conformance.errors import UsageError
+from conformance.names import DTYPES, FEATURES, OPERATIONS, PROFILES
+from conformance.running.answer import Hello, Question
+from conformance.running.expression import parse
+from conformance.running.nearest import known
+from conformance.vectors.case import Case
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The part of the suite that is wanted; everything by default.
+
+    Raises:
+        UsageError: a name is unknown, or the shard is none.
+    """
+
+    profile: str | None = None
+    operation: str | None = None
+    dtypes: tuple[str, ...] = ()
+    expression: str | None = None
+    features: tuple[str, ...] = ()
+    shard: tuple[int, int] | None = None  # (I, N), 1 <= I <= N
+
+    def __post_init__(self) -> None:
+        if self.profile is not None:
+            known("profile", self.profile, PROFILES)
+        if self.operation is not None:
+            known("operation", self.operation, OPERATIONS)
+        for dtype in self.dtypes:
+            known("dtype", dtype, DTYPES)
+        for feature in self.features:
+            known("feature", feature, FEATURES)
+        if self.expression is not None:
+            parse(self.expression)
+        if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1]:
+            raise UsageError(
+                f"there is no shard {self.shard[0]}/{self.shard[1]}; wanted I/N with 1 <= I <= N"
+            )
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether the rest of the suite has still to be run before a target is conformant."""
+        return self.expression is not None or bool(self.features) or self.shard is not None
+
+    @property
+    def words(self) -> str:
+        """The selection as it is typed, for messages."""
+        options = {
+            "--profile": self.profile,
+            "--op": self.operation,
+            "--dtype": " ".join(self.dtypes),
+            "-k": self.expression,
+            "--feature": " ".join(self.features),
+            "--shard": self.shard and "/".join(map(str, self.shard)),
+        }
+        return ", ".join(f"{option} {value}" for option, value in options.items() if value)
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """`I/N` as two numbers."""
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if not match:
+        raise UsageError(f"shard {text!r} is not of the form I/N, such as 1/4")
+    return int(match[1]), int(match[2])
+
+
+def select(
+    cases: Iterable[Case], hello: Hello, accuracy: str, selection: Selection, source: str
+) -> list[Question]:
+    """The questions of a run, those that share a process together.
+
+    Raises:
+        UsageError: a dtype is asked for that the target does not claim, or nothing is left to ask.
+    """
+    for dtype in selection.dtypes:
+        if dtype not in hello.dtypes:
+            raise UsageError(
+                f"{source} does not claim {dtype}; it claims {', '.join(hello.dtypes) or 'no dtype'}"
+            )
+    dtypes = selection.dtypes or hello.dtypes
+    questions = [
+        Question(case, dtype, unclaimed(case, hello), group(case, dtype, hello))
+        for case in cases
+        for dtype in DTYPES
+        if dtype in dtypes and case.judged(dtype, accuracy) and wanted(case, dtype, selection)
+    ]
+    questions.sort(key=lambda question: sorted(question.group))  # stable: by case and dtype within a group
+    if selection.shard is not None:
+        part, parts = selection.shard
+        questions = questions[part - 1 :: parts]
+    if not questions:
+        raise UsageError(f"no case is left to run{' by ' + selection.words if selection.words else ''}")
+    return questions
+
+
+def wanted(case: Case, dtype: str, selection: Selection) -> bool:
+    """Whether the selection, its shard aside, holds a question."""
+    return (
+        (selection.operation is None or case.operation == selection.operation)
+        and (not selection.features or bool(set(selection.features) & set(case.features)))
+        and (selection.profile is None or in_profile(case.operation, case.features, selection.profile))
+        and (selection.expression is None or matches(case, dtype, selection.expression))
+    )
+
+
+def in_profile(operation: str, features: Sequence[str], profile: str) -> bool:
+    """Whether a case belongs to a profile; gradients belong to `training` and `full` alone."""
+    if operation.endswith("_vjp") and profile not in ("training", "full"):
+        return False
+    if operation.endswith("_vjp") and profile == "training":
+        return True
+    return set(features) <= set(PROFILES[profile])
+
+
+def matches(case: Case, dtype: str, expression: str) -> bool:
+    """Whether a -k expression is true of a question.
+
+    A word is true if it is part of the case ID or the dtype, or a requirement that the case covers.
+    """
+    texts = (case.id.lower(), dtype)
+    ids = {requirement.lower() for requirement in case.covers}
+    return parse(expression)(lambda word: word.lower() in ids or any(word.lower() in text for text in texts))
+
+
+def unclaimed(case: Case, hello: Hello) -> str:
+    """What of a case the target does not claim, in words; empty if it claims all."""
+    missing = [feature for feature in case.features if feature not in hello.features]
+    if case.operation not in hello.operations:
+        missing.insert(0, case.operation)
+    return f"does not claim {', '.join(missing)}" if missing else ""
+
+
+def group(case: Case, dtype: str, hello: Hello) -> frozenset[str]:
+    """The isolated dtypes that a question holds: questions that differ in them do not share a process."""
+    floating = {
+        case.dtype_of.get(name, dtype) for name, array in case.inputs.items() if array.dtype.kind == "f"
+    }
+    return frozenset(floating & set(hello.isolate))

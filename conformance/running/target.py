@@ -1,0 +1,220 @@
+"""Finds a target by name, and reads what it says of itself."""
+
+import importlib
+import importlib.util
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from conformance.errors import UsageError
+from conformance.names import DTYPES, FEATURES, OPERATIONS, POLICIES, SDPA
+from conformance.resources import checkout_project
+from conformance.running.answer import Hello
+from conformance.running.arrays import first_line, giver, library, take
+from conformance.running.claims import Call, inspect_call
+from conformance.running.nearest import known, nearest
+from conformance.running.protocol import in_order
+from conformance.vectors.case import Array
+
+GROUP = "mha_conformance.implementations"
+LAYOUTS = ("bhld", "blhd")
+
+
+@dataclass(frozen=True)
+class Target:
+    """An implementation in this process, ready to be called."""
+
+    hello: Hello
+    calls: Mapping[str, Call]  # operation -> how to call it
+    declared: bool  # features are declared, rather than read from signatures
+    layout: str
+    give: Callable[[Array], Any]  # NumPy -> the target's arrays
+    take: Callable[[Any], Array]  # and back
+    own_arrays: bool  # give is the target's own: what it gives need not be readable
+
+
+def implementations() -> dict[str, str]:
+    """Names of the built-in backends and of installed plug-ins, with what each name stands for."""
+    found = {point.name: point.value for point in entry_points(group=GROUP)}
+    project = checkout_project()
+    if project is not None:  # a checkout that is not installed has no entry points
+        with project.open("rb") as file:
+            found = {**tomllib.load(file)["project"]["entry-points"][GROUP], **found}
+    return dict(sorted(found.items()))
+
+
+def load(source: str, operation: str | None = None, device: str | None = None) -> Target:
+    """The target that a string names: an implementation, `module:attribute`, or `file.py:attribute`.
+
+    Raises:
+        UsageError: it cannot be found, imported, made or called.
+    """
+    backends = implementations()
+    location, name = backends.get(source, source), source if source in backends else None
+    module_name, attribute = _split(location)
+    module = _import_file(module_name) if module_name.endswith(".py") else _import(module_name, source)
+    found: Any = module
+    for part in attribute.split(".") if attribute else ():
+        found = _attribute(found, part, source)
+    return adopt(found, source, operation, device, name)
+
+
+def _split(location: str) -> tuple[str, str]:
+    """Where the module is, and the attribute in it; a drive letter is no attribute."""
+    module, colon, attribute = location.rpartition(":")
+    if not colon or location.endswith(".py"):
+        return location, ""
+    return module, attribute
+
+
+def _import(name: str, source: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
+            hint = nearest(source, implementations()) or "; see `mha-conformance list backends`"
+            raise UsageError(f"no backend, module or file named {name!r}{hint}") from error
+        raise UsageError(f"cannot import {name}: no module named {error.name!r}") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"cannot import {name}: {first_line(error)}") from error
+
+
+def _import_file(path: str) -> ModuleType:
+    file = Path(path)
+    if not file.is_file():
+        siblings = [str(p) for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
+        raise UsageError(f"no file {path!r}{nearest(path, siblings)}")
+    name = file.stem if file.stem not in sys.modules else f"{file.stem}_target"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"cannot import {path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(file.resolve().parent))  # it may import its neighbours, as a script may
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"cannot import {path}: {first_line(error)}") from error
+    return module
+
+
+def _attribute(holder: Any, name: str, source: str) -> Any:
+    try:
+        return getattr(holder, name)
+    except AttributeError as error:
+        names = [n for n in dir(holder) if not n.startswith("_")]
+        raise UsageError(f"cannot find {name!r} in {source}{nearest(name, names)}") from error
+
+
+def adopt(
+    found: Any, source: str, operation: str | None = None, device: str | None = None, name: str | None = None
+) -> Target:
+    """The target of a Python object: a function, a class, a module or an instance.
+
+    Raises:
+        UsageError: it has no operation, or says something of itself that the suite does not know.
+    """
+    try:
+        return _adopt(found, source, operation, device, name)
+    except UsageError:
+        raise
+    except Exception as error:  # a property of the target's that raises, say
+        raise UsageError(f"{source} cannot be read as a target: {first_line(error)}") from error
+
+
+def _adopt(found: Any, source: str, operation: str | None, device: str | None, name: str | None) -> Target:
+    if isinstance(found, type):
+        try:
+            found = found()
+        except Exception as error:
+            raise UsageError(
+                f"{source} is a class that cannot be made without arguments: {first_line(error)}"
+            ) from error
+    calls = {
+        name: inspect_call(function, name, f"{source} ({name})")
+        for name, function in _operations(found, source, operation).items()
+    }
+    declared = getattr(found, "features", None)
+    if declared is None:
+        features = {feature for call in calls.values() for feature in call.features}
+    else:
+        features = set(_names(declared, "feature", FEATURES, source))
+    dtypes = _names(getattr(found, "dtypes", ("float32",)), "dtype", DTYPES, source)
+    array_type = _text(found, "array_type", source) or "numpy"
+    layout = known("layout", _text(found, "layout", source) or "bhld", LAYOUTS)
+    accuracy = known("accuracy", _text(found, "accuracy", source) or "eager", POLICIES)
+    own, back = getattr(found, "asarray", None), getattr(found, "to_numpy", None)
+    if own is not None and device is not None:
+        raise UsageError(
+            f"{source} makes its arrays itself (asarray), so it cannot be given the device {device!r}"
+        )
+    wanted_device = device or _text(found, "device", source)
+    return Target(
+        hello=Hello(
+            name=_text(found, "name", source) or name or _name(found),
+            version=_version(found, source),
+            dtypes=in_order(dtypes, DTYPES),
+            features=in_order(tuple(features), FEATURES),
+            operations=in_order(tuple(calls), OPERATIONS),
+            accuracy=accuracy,
+            isolate=("float64",) if array_type == "jax" else (),  # x64 changes how float32 is computed
+            environment={} if own else _environment(array_type),
+        ),
+        calls=calls,
+        declared=declared is not None,
+        layout=layout,
+        give=own or giver(array_type, wanted_device),
+        take=(lambda returned: take(back(returned))) if back else take,
+        own_arrays=own is not None,
+    )
+
+
+def _operations(found: Any, source: str, operation: str | None) -> dict[str, Callable[..., Any]]:
+    methods = {name: getattr(found, name) for name in OPERATIONS if callable(getattr(found, name, None))}
+    if methods:
+        return methods
+    if callable(found):
+        own_name = getattr(found, "__name__", "")
+        return {own_name if own_name in OPERATIONS else operation or SDPA: found}
+    own = vars(found).items() if isinstance(found, ModuleType) else ()
+    functions = [name for name, value in own if callable(value) and value.__module__ == found.__name__]
+    remedy = f"; name what to call, as in {source}:{functions[0]}" if functions else ""
+    raise UsageError(
+        f"{source} has none of the operations {', '.join(OPERATIONS[:2])}, and cannot be called{remedy}"
+    )
+
+
+def _names(given: Any, kind: str, names: Iterable[str], source: str) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UsageError(f"{source}: {kind}s must be a set of names, got {given!r:.80}")
+    return tuple(known(f"{kind} of {source}:", str(name), names) for name in given)
+
+
+def _text(found: Any, attribute: str, source: str) -> str | None:
+    value = getattr(found, attribute, None)
+    if value is not None and not isinstance(value, str):
+        raise UsageError(f"{source}: {attribute} must be a string, got {value!r:.80}")
+    return value
+
+
+def _name(found: Any) -> str:
+    return str(getattr(found, "__name__", None) or type(found).__name__)
+
+
+def _version(found: Any, source: str) -> str | None:
+    module = sys.modules.get(getattr(found, "__module__", None) or "")
+    version = (
+        _text(found, "version", source)
+        or getattr(found, "__version__", None)
+        or getattr(module, "__version__", None)
+    )
+    return None if version is None else str(version)
+
+
+def _environment(array_type: str) -> dict[str, str]:
+    return {array_type: str(getattr(library(array_type), "__version__", "unknown"))}

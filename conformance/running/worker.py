@@ -1,0 +1,100 @@
+"""A Python target in a process of its own: `python -m conformance.running.worker TARGET`.
+
+Speaks the line protocol on a private copy of stdout; what the target prints goes to stderr.
+"""
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import BinaryIO
+
+from conformance.errors import UsageError
+from conformance.running.answer import Answer
+from conformance.running.call import call
+from conformance.running.protocol import (
+    VERSION,
+    Message,
+    ProtocolError,
+    answer_message,
+    check,
+    decode_array,
+    encode,
+    hello_message,
+    loads,
+)
+from conformance.running.target import Target, load
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves one target until it is told to stop or nobody listens any more."""
+    parser = argparse.ArgumentParser(prog="python -m conformance.running.worker", description=__doc__)
+    parser.add_argument("target")
+    parser.add_argument("--op", help="the operation that a function with another name is")
+    parser.add_argument("--device", help="where the array library makes the target's arrays")
+    asked = parser.parse_args(arguments)
+    lines, answers = _take_over_streams()
+    warnings.filterwarnings("ignore", category=RuntimeWarning)
+    with answers:
+        return serve(lines, answers, asked.target, asked.op, asked.device)
+
+
+def _take_over_streams() -> tuple[BinaryIO, BinaryIO]:
+    """The protocol's streams; afterwards nothing that is printed or read reaches them."""
+    sys.stdout.flush()
+    lines, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return lines, answers
+
+
+def serve(lines: BinaryIO, answers: BinaryIO, source: str, operation: str | None, device: str | None) -> int:
+    """Answers one message after another; 0 at the end, 2 if the target cannot be started."""
+    target: Target | None = None
+    for line in lines:
+        try:
+            message = loads(line)
+            command = message.get("cmd") if isinstance(message, dict) else None
+            if command == "stop":
+                break
+            if command == "start":
+                target = _start(check(message, "start"), source, operation, device)
+                reply = hello_message(target.hello)
+            elif command == "run" and target is not None:
+                reply = answer_message(str(message.get("id", "")), _run(target, check(message, "run")))
+            else:
+                raise ProtocolError(
+                    f"cmd: wanted {'start' if target is None else 'run or stop'}, got {command!r}"
+                )
+        except UsageError as error:
+            answers.write(encode({"error": str(error)}))
+            return 2
+        except ProtocolError as error:
+            reply = {"id": "", "error": f"message refused: {error}", "raised": False}
+        answers.write(encode(reply))
+        answers.flush()
+    return 0
+
+
+def _start(message: Message, source: str, operation: str | None, device: str | None) -> Target:
+    if message["protocol"] != VERSION:
+        raise UsageError(f"protocol {message['protocol']} is unknown: this worker speaks {VERSION}")
+    return load(source, operation, device)
+
+
+def _run(target: Target, message: Message) -> Answer:
+    return call(
+        target,
+        message["operation"],
+        {name: decode_array(name, entry) for name, entry in message["inputs"].items()},
+        message["options"],
+        message.get("memory", {}),
+        message.get("repeat", 1),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Collects the events of a run into a report, and keeps the report's file up to date meanwhile."""
+
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from conformance.errors import UsageError
+from conformance.judging.verdict import Row
+from conformance.running.runner import Event, Started
+from conformance.telling import summary
+from conformance.telling.report import Report, TargetInfo
+from conformance.vectors.load import Vectors
+from conformance.version import SUITE_VERSION
+
+WRITE_SECONDS = 1.0
+"""How long a computed row may wait to be written."""
+
+
+class ReportFile:
+    """Where a report goes; every write replaces the whole file, so that a reader never sees half of one.
+
+    Raises:
+        UsageError: it could not be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.resolve()  # replaces what a link points to, not the link
+        if self._path.exists() and not self._path.is_file():
+            raise UsageError(f"report {path} cannot be written: it is there, and no file")
+        if not self._path.parent.is_dir():
+            raise UsageError(
+                f"report {path} cannot be written: {self._path.parent} is no folder; make it first"
+            )
+        try:
+            handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
+        except OSError as error:
+            raise UsageError(f"report {path} cannot be written: {error.strerror}") from error
+        os.close(handle)
+        Path(name).unlink()
+
+    def write(self, report: Report) -> None:
+        """Replaces the file.
+
+        Raises:
+            UsageError: the disk is full, say.
+        """
+        text = json.dumps(report.to_json(), indent=1, allow_nan=False, ensure_ascii=True) + "\n"
+        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            beside.write_text(text, "utf-8")
+            beside.replace(self._path)
+        except OSError as error:
+            with suppress(OSError):
+                beside.unlink()
+            raise UsageError(f"report {self._path} cannot be written: {error.strerror}") from error
+
+
+class Recorder:
+    """The report of a run that is under way."""
+
+    def __init__(
+        self,
+        vectors: Vectors,
+        requirements: Iterable[str],
+        command: Sequence[str],
+        narrowed: bool,
+        file: ReportFile | None = None,
+    ) -> None:
+        self._vectors, self._command, self._narrowed, self._file = vectors, tuple(command), narrowed, file
+        covered = {requirement for case in vectors.cases for requirement in case.covers}
+        self._requirements = frozenset(requirements) | covered
+        self._started: Started | None = None
+        self._rows: list[Row] = []
+        self._written = time.monotonic()
+
+    def add(self, event: Event) -> None:
+        """Takes in one event; writes the report if the last time is a while ago."""
+        if isinstance(event, Started):
+            self._started = event
+            return
+        self._rows.append(event)
+        if self._file is not None and time.monotonic() - self._written >= WRITE_SECONDS:
+            with suppress(UsageError):  # the run goes on: what is computed is still told at its end
+                self._file.write(self.report())
+            self._written = time.monotonic()
+
+    @property
+    def started(self) -> bool:
+        """Whether there is something to report."""
+        return self._started is not None
+
+    def write(self) -> None:
+        """Writes what was recorded, if there is something and a file for it.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        if self._file is not None and self.started:
+            self._file.write(self.report())
+
+    def report(self) -> Report:
+        """The report of the rows so far; its status stays open until all are there."""
+        assert self._started is not None
+        hello, rows = self._started.hello, tuple(self._rows)
+        whole = not self._narrowed and len(rows) == self._started.total
+        return Report(
+            suite_version=SUITE_VERSION,
+            spec_version=self._vectors.spec_version,
+            vectors_sha256=self._vectors.sha256,
+            target=TargetInfo(hello.name, hello.version, self._started.source, self._started.accuracy),
+            environment={**environment(), **hello.environment},
+            command=self._command,
+            status=summary.status(rows, hello, whole),
+            summary=summary.count(rows),
+            features=summary.features(rows, hello, whole),
+            profiles=summary.profiles(rows, hello, whole),
+            untested_requirements=summary.untested(rows, self._requirements),
+            results=rows,
+        )
+
+
+def environment() -> dict[str, str]:
+    """Where the suite runs."""
+    return {"python": platform.python_version(), "platform": platform.platform(), "numpy": np.__version__}

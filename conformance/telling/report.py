@@ -1,0 +1,199 @@
+"""The report of a run, as data and as the JSON of spec/schema/report.json."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+
+from conformance.errors import UsageError
+from conformance.judging.verdict import Row, Worst
+from conformance.resources import schema
+
+REPORT_VERSION = 1
+
+Status = Literal["conformant", "non-conformant", "incomplete"]
+
+
+@dataclass(frozen=True)
+class TargetInfo:
+    """What was run."""
+
+    name: str
+    version: str | None
+    source: str
+    accuracy: str
+
+
+@dataclass(frozen=True)
+class FeatureResult:
+    """How a feature fared: its status (also `not claimed`), and its rows."""
+
+    status: str
+    passed: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that a run has shown."""
+
+    suite_version: str
+    spec_version: str
+    vectors_sha256: str
+    target: TargetInfo
+    environment: Mapping[str, str]
+    command: tuple[str, ...]
+    status: Status
+    summary: Mapping[str, int]  # verdict -> rows
+    features: Mapping[str, FeatureResult]
+    profiles: Mapping[str, Status]
+    untested_requirements: tuple[str, ...]
+    results: tuple[Row, ...]
+
+    @property
+    def executed(self) -> int:
+        """How many rows the target gave a result for."""
+        return sum(row.executed for row in self.results)
+
+    @property
+    def failed(self) -> int:
+        """How many rows make the target non-conformant."""
+        return sum(row.failed for row in self.results)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        return {
+            "report_version": REPORT_VERSION,
+            "suite_version": self.suite_version,
+            "spec_version": self.spec_version,
+            "vectors_sha256": self.vectors_sha256,
+            "target": asdict(self.target),
+            "environment": dict(self.environment),
+            "command": list(self.command),
+            "status": self.status,
+            "summary": dict(self.summary),
+            "features": {
+                name: {"status": f.status, "pass": f.passed, "fail": f.failed}
+                for name, f in self.features.items()
+            },
+            "profiles": dict(self.profiles),
+            "untested_requirements": list(self.untested_requirements),
+            "results": [row_to_json(row) for row in self.results],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Report":
+        """The report of JSON values that the schema accepts."""
+        return cls(
+            suite_version=data["suite_version"],
+            spec_version=data["spec_version"],
+            vectors_sha256=data["vectors_sha256"],
+            target=TargetInfo(**data["target"]),
+            environment=data["environment"],
+            command=tuple(data["command"]),
+            status=data["status"],
+            summary=data["summary"],
+            features={
+                name: FeatureResult(f["status"], f["pass"], f["fail"]) for name, f in data["features"].items()
+            },
+            profiles=data["profiles"],
+            untested_requirements=tuple(data["untested_requirements"]),
+            results=tuple(row_from_json(row) for row in data["results"]),
+        )
+
+
+def row_to_json(row: Row) -> dict[str, Any]:
+    """A row in the order of the contract's fields."""
+    worst = row.worst
+    return {
+        "case": row.case,
+        "operation": row.operation,
+        "dtype": row.dtype,
+        "verdict": row.verdict,
+        "covers": list(row.covers),
+        "features": list(row.features),
+        "error_over_bound": number_to_json(row.error_over_bound),
+        "rms_over_sigma": number_to_json(row.rms_over_sigma),
+        "grade": row.grade,
+        "message": row.message,
+        "worst": None
+        if worst is None
+        else {
+            "output": worst.output,
+            "index": list(worst.index),
+            "got": number_to_json(worst.got),
+            "expected": number_to_json(worst.expected),
+            "allowed": number_to_json(worst.allowed),
+        },
+        "diagnosis": [],
+        "seconds": round(row.seconds, 6),
+    }
+
+
+def row_from_json(data: Mapping[str, Any]) -> Row:
+    """The row of JSON values."""
+    worst = data["worst"]
+    return Row(
+        case=data["case"],
+        operation=data["operation"],
+        dtype=data["dtype"],
+        verdict=data["verdict"],
+        covers=tuple(data["covers"]),
+        features=tuple(data["features"]),
+        message=data["message"],
+        error_over_bound=number_from_json(data["error_over_bound"]),
+        rms_over_sigma=number_from_json(data["rms_over_sigma"]),
+        grade=data["grade"],
+        worst=worst
+        and Worst(
+            output=worst["output"],
+            index=tuple(worst["index"]),
+            got=float(worst["got"]),
+            expected=float(worst["expected"]),
+            allowed=float(worst["allowed"]),
+        ),
+        seconds=data["seconds"],
+    )
+
+
+def number_to_json(value: float | None) -> float | str | None:
+    """A number; the non-finite ones, which JSON lacks, as strings that float() and Number() read."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def number_from_json(value: float | str | None) -> float | None:
+    """The number again."""
+    return None if value is None else float(value)
+
+
+@cache
+def _validator() -> Draft202012Validator:
+    return Draft202012Validator(schema("report"))
+
+
+def read_report(path: Path) -> Report:
+    """The report of a file.
+
+    Raises:
+        UsageError: it cannot be read, or is no report.
+    """
+    try:
+        data = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"report {path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"report {path} is not JSON: {error}") from error
+    flaw = best_match(_validator().iter_errors(data))
+    if flaw is not None:
+        raise UsageError(
+            f"{path} is not a report of version {REPORT_VERSION}: {flaw.json_path}: {flaw.message:.200}"
+        )
+    return Report.from_json(data)

@@ -1,0 +1,91 @@
+"""`conformance.run`: a run from Python, with the options of the command line."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from conformance.running import runner
+from conformance.running.process import split_command
+from conformance.running.runner import Request
+from conformance.running.select import Selection, parse_shard
+from conformance.telling.record import Recorder, ReportFile
+from conformance.telling.report import Report
+from conformance.telling.requirements import read_requirements
+from conformance.vectors import load
+from conformance.vectors.case import Case
+
+
+def run(
+    target: Any = None,
+    *,
+    command: str | Iterable[str] | None = None,
+    profile: str | None = None,
+    op: str | None = None,
+    dtype: str | Iterable[str] = (),
+    device: str | None = None,
+    accuracy: str | None = None,
+    k: str | None = None,
+    feature: str | Iterable[str] = (),
+    report: str | os.PathLike[str] | None = None,
+    timeout: float = runner.TIMEOUT,
+    shard: str | tuple[int, int] | None = None,
+    in_process: bool = False,
+    x: bool = False,
+) -> Report:
+    """Runs the suite against a target, and returns what it has shown.
+
+    `target` is a backend's name, `package.module:attribute`, `path/to/file.py:attribute`, or a Python object,
+    which is called in this process; `command` is instead a program that speaks the line protocol.
+    `report` is a file that is kept up to date while the run goes on.
+    The rest is as in `mha-conformance run`; several dtypes or features are given as an iterable.
+
+    Returns:
+        The report; its `status` is `conformant`, `non-conformant` or `incomplete`.
+
+    Raises:
+        UsageError: the target cannot be loaded, a name is unknown, or nothing is left to run.
+    """
+    request = Request(
+        target=target,
+        command=split_command(command),
+        selection=Selection(
+            profile=profile,
+            operation=op,
+            dtypes=_several(dtype),
+            expression=k,
+            features=_several(feature),
+            shard=parse_shard(shard) if isinstance(shard, str) else shard,
+        ),
+        device=device,
+        accuracy=accuracy,
+        timeout=timeout,
+        in_process=in_process,
+        stop_at_failure=x,
+    )
+    recorder, cases = prepare(request, ("conformance.run", request.source), report)
+    try:
+        for event in runner.run(request, cases):
+            recorder.add(event)
+    finally:
+        recorder.write()
+    return recorder.report()
+
+
+def prepare(
+    request: Request, command: Iterable[str], report: str | os.PathLike[str] | None
+) -> tuple[Recorder, tuple[Case, ...]]:
+    """Reads what a run needs, and finds out whether its report can be written.
+
+    Raises:
+        UsageError: the vectors or the specification are damaged, or the report cannot be written.
+    """
+    file = None if report is None else ReportFile(Path(report))
+    vectors = load.load_vectors()
+    requirements = [r.id for r in read_requirements() if not r.withdrawn]
+    recorder = Recorder(vectors, requirements, tuple(command), request.selection.narrowed, file)
+    return recorder, vectors.cases
+
+
+def _several(names: str | Iterable[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)

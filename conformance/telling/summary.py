@@ -1,0 +1,72 @@
+"""What rows amount to: counts, features, profiles, the status, and what no row has tested."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from conformance.judging.verdict import VERDICTS, Row
+from conformance.names import FEATURES, MHA, PROFILES, SDPA
+from conformance.running.answer import Hello
+from conformance.running.select import in_profile
+from conformance.telling.report import FeatureResult, Status
+from conformance.telling.requirements import id_order
+
+
+def count(rows: Iterable[Row]) -> dict[str, int]:
+    """Rows by verdict."""
+    counts = Counter(row.verdict for row in rows)
+    return {verdict: counts[verdict] for verdict in VERDICTS}
+
+
+def status(rows: Iterable[Row], hello: Hello, whole: bool) -> Status:
+    """What the rows say of everything that the target claims.
+
+    A failure decides; else whatever was not run, or claimed and then not supported, leaves it open.
+    `whole` says that no part was left out.
+    """
+    asked = [row for row in rows if claimed(row, hello)]
+    if any(row.failed for row in asked):
+        return "non-conformant"
+    return "conformant" if whole and asked and all(row.executed for row in asked) else "incomplete"
+
+
+def claimed(row: Row, hello: Hello) -> bool:
+    """Whether the target claims all that a row needs."""
+    return row.operation in hello.operations and set(row.features) <= set(hello.features)
+
+
+def features(rows: Sequence[Row], hello: Hello, whole: bool) -> dict[str, FeatureResult]:
+    """Each feature by the rows that need it."""
+    results = {}
+    for feature in FEATURES:
+        those = [row for row in rows if feature in row.features]
+        passed, failed = (
+            sum(map(test, those)) for test in (lambda r: r.verdict == "pass", lambda r: r.failed)
+        )
+        word = status(those, hello, whole) if feature in hello.features else "not claimed"
+        results[feature] = FeatureResult(word, passed, failed)
+    return results
+
+
+def profiles(rows: Sequence[Row], hello: Hello, whole: bool) -> dict[str, Status]:
+    """Each profile by the rows in it; it is open as long as the target does not claim all of it."""
+    results: dict[str, Status] = {}
+    for profile, needed in PROFILES.items():
+        those = [row for row in rows if in_profile(row.operation, row.features, profile)]
+        complete = whole and set(needed) <= set(hello.features)
+        if profile == "training":
+            complete = complete and _claims_gradients(those, hello)
+        results[profile] = status(those, hello, complete)
+    return results
+
+
+def _claims_gradients(rows: Sequence[Row], hello: Hello) -> bool:
+    """Whether the gradient of each claimed operation is claimed and has rows."""
+    tested = {row.operation for row in rows}
+    forward = [operation for operation in (SDPA, MHA) if operation in hello.operations]
+    return all(f"{operation}_vjp" in tested & set(hello.operations) for operation in forward)
+
+
+def untested(rows: Iterable[Row], requirements: Iterable[str]) -> tuple[str, ...]:
+    """The requirements that no executed row covers."""
+    tested = {requirement for row in rows if row.executed for requirement in row.covers}
+    return tuple(sorted(set(requirements) - tested, key=id_order))
