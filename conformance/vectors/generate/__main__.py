@@ -1,0 +1,63 @@
+"""python -m conformance.vectors.generate: writes the vectors anew, or with --check compares them with the shipped."""
+
+import argparse
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from conformance.resources import vectors_directory
+from conformance.vectors.case import Case
+from conformance.vectors.generate.build import build
+from conformance.vectors.generate.cases import drafts
+from conformance.vectors.generate.draft import Draft
+from conformance.vectors.generate.write import write
+
+
+def _built(draft: Draft) -> tuple[Case, bool]:
+    try:
+        return build(draft), draft.readable
+    except Exception as error:
+        raise RuntimeError(f"case {draft.id}: {error}") from error
+
+
+def _generate(directory: Path) -> int:
+    with ProcessPoolExecutor() as pool:
+        cases = list(pool.map(_built, drafts()))
+    write(directory, cases)
+    return len(cases)
+
+
+def _differences(shipped: Path, fresh: Path) -> list[str]:
+    names = sorted({path.name for folder in (shipped, fresh) for path in folder.iterdir()})
+    return [
+        name
+        for name in names
+        if not (shipped / name).is_file()
+        or not (fresh / name).is_file()
+        or (shipped / name).read_bytes() != (fresh / name).read_bytes()
+    ]
+
+
+def main() -> int:
+    """Exit status 0, or 1 if --check finds a difference."""
+    parser = argparse.ArgumentParser(prog="python -m conformance.vectors.generate", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if anything would change")
+    check = parser.parse_args().check
+    start = time.monotonic()
+    shipped = vectors_directory()
+    if not check:
+        for path in shipped.iterdir():
+            path.unlink()
+        print(f"{_generate(shipped)} cases written in {time.monotonic() - start:.0f} s")
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        count = _generate(Path(folder))
+        different = _differences(shipped, Path(folder))
+    print(f"{count} cases regenerated in {time.monotonic() - start:.0f} s; files that differ: {different or 'none'}")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

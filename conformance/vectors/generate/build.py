@@ -1,0 +1,241 @@
+"""From a draft to a Case: features, dtypes, golden values and bounds."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from conformance.dtypes import cast
+from conformance.names import DTYPES, FEATURES, OPTION_FEATURES
+from conformance.vectors.case import Bound, Case, Golden
+from conformance.vectors.generate.approximate import Approximation, approximate
+from conformance.vectors.generate.bounds import limits
+from conformance.vectors.generate.draft import Draft
+from conformance.vectors.generate.oracle import golden
+from conformance.vectors.generate.policies import POLICY, Policy, policies
+from conformance.vectors.generate.problem import Problem, pose
+
+Array = npt.NDArray[Any]
+
+KEPT_BITS = 12
+"""Significant bits of a stored W or s: enough for a tolerance, few enough to be the same on every machine."""
+
+
+def build(draft: Draft) -> Case:
+    """The case of a draft.
+
+    Raises:
+        ValueError: the golden value cannot be decided, or no dtype can hold the case.
+    """
+    excluded = _inexact(draft)
+    if draft.raises:
+        return _case(draft, _features(draft, None), excluded, {})
+    problem = pose(draft.operation, draft.inputs, draft.options, draft.rows)
+    approximation = approximate(problem)
+    wanted = _wanted(draft)
+    exact, _ = golden(problem, approximation, wanted)
+    shapes = {name: _shape(problem, name, hi) for name, (hi, _) in exact.items()}
+    rows = {name: draft.rows if name in ("output", "weights", "lse") else None for name in wanted}
+    reduced = {name: _reduced(shapes[name], name, rows[name]) for name in wanted}
+    bounds: dict[str, dict[str, dict[str, Bound]]] = {name: {} for name in wanted}
+    for policy, stands_for in _held(draft, problem, approximation, excluded):
+        for name, (worst, rms) in limits(problem, approximation, policy, wanted).items():
+            bound = Bound(_kept(worst, np.ceil).reshape(reduced[name]), _kept(rms, np.round).reshape(reduced[name]))
+            bounds[name].setdefault(policy.dtype, {}).update(dict.fromkeys(stands_for, bound))
+    rms_applies = _rms_applies(problem, approximation)
+    expected = {
+        name: Golden(
+            shape=shapes[name],
+            rows=rows[name],
+            hi=hi.reshape(reduced[name]),
+            lo=lo.reshape(reduced[name]),
+            rms_applies=rms_applies,
+            bounds=bounds[name],
+        )
+        for name, (hi, lo) in exact.items()
+    }
+    return _case(draft, _features(draft, problem), excluded, expected)
+
+
+def _case(draft: Draft, features: tuple[str, ...], excluded: dict[str, str], expected: dict[str, Golden]) -> Case:
+    dtypes = tuple(dtype for dtype in DTYPES if dtype not in excluded)
+    if not dtypes:
+        raise ValueError(f"{draft.id}: no dtype can hold it")
+    return Case(
+        id=draft.id,
+        note=draft.note,
+        operation=draft.operation,
+        covers=draft.covers,
+        features=features,
+        dtypes=dtypes,
+        excluded=excluded,
+        options=draft.options,
+        inputs={name: _stored(array) for name, array in draft.inputs.items()},
+        expected=expected,
+        raises=draft.raises,
+        memory=draft.memory,
+        repeat=draft.repeat,
+        dtype_of=draft.dtype_of,
+    )
+
+
+def _stored(array: Array) -> Array:
+    """The array in the narrowest of float16, float32, float64 that holds every value; others as they are."""
+    if array.dtype.kind != "f":
+        return array
+    for dtype in ("float16", "float32"):
+        narrow = cast(array, dtype)
+        if np.array_equal(narrow.astype(np.float64), array, equal_nan=True):
+            return narrow
+    return array
+
+
+def _inexact(draft: Draft) -> dict[str, str]:
+    """The dtypes that the draft leaves out, or that do not hold its inputs exactly, with the reason."""
+    excluded = {}
+    for dtype in DTYPES:
+        if draft.only is not None and dtype not in draft.only:
+            excluded[dtype] = f"the case is about {' and '.join(draft.only)}"
+            continue
+        for name, array in draft.inputs.items():
+            held = cast(array, draft.dtype_of.get(name, dtype)) if array.dtype.kind == "f" else array
+            if array.dtype.kind == "f" and not np.array_equal(held.astype(np.float64), array, equal_nan=True):
+                excluded[dtype] = f"{name} is not exact in {dtype}"
+                break
+    return excluded
+
+
+def _held(
+    draft: Draft, problem: Problem, approximation: Approximation, excluded: dict[str, str]
+) -> Iterator[tuple[Policy, tuple[str, ...]]]:
+    """The policies under which nothing overflows; the others are noted in excluded."""
+    for dtype in DTYPES:
+        if dtype in excluded:
+            continue
+        held = []
+        for name, stands_for in policies(dtype).items():
+            policy = POLICY[dtype, name]
+            if reason := _overflow(problem, approximation, policy):
+                excluded.update({f"{dtype}/{alias}": reason for alias in stands_for})
+            else:
+                held.append((policy, stands_for))
+        if not held:
+            reasons = {excluded.pop(key) for key in list(excluded) if key.startswith(f"{dtype}/")}
+            excluded[dtype] = "; ".join(sorted(reasons))
+        yield from held
+
+
+def _overflow(problem: Problem, a: Approximation, policy: Policy) -> str | None:
+    """Why the case is left out: a pass over absolute values exceeds half of the largest number."""
+    seen = problem.visible & np.isfinite(a.logits) & np.isfinite(a.lse)[..., None]
+    products = np.abs(_finite(a.query)) @ np.swapaxes(np.abs(_finite(a.key)), -1, -2)
+    scaled = products * abs(problem.multiplier)
+    stored = {
+        "the attn_bias": np.abs(problem.bias[seen]),
+        "the output": np.abs(_finite(a.weights)) @ np.abs(_finite(a.value)),
+    }
+    if problem.layer:
+        for name, weight, bias in (("query", "w_q", "b_q"), ("key", "w_k", "b_k"), ("value", "w_v", "b_v")):
+            x, w = np.abs(_finite(problem.inputs[name])), np.abs(problem.inputs[weight])
+            stored[f"the projected {name}"] = x[:, None] @ w + np.abs(
+                problem.inputs.get(bias, np.zeros((1, 1)))[:, None, :]
+            )
+        heads = np.abs(_finite(a.heads))
+        stored["the layer's output"] = np.einsum("bhnd,hdo->bno", heads, np.abs(problem.inputs["w_o"])) + np.abs(
+            problem.inputs.get("b_o", np.zeros(1))
+        )
+    for what, sizes in stored.items():
+        if sizes.size and sizes.max() > policy.max_finite / 2:
+            return f"{what} overflows {policy.dtype}"
+    for what, sizes in (("an unscaled logit", products[seen]), ("a scaled logit", scaled[seen])):
+        if sizes.size and sizes.max() > policy.max_logit / 2:
+            return f"{what} may overflow {policy.dtype} where it is stored in it, as {policy.name} admits"
+    return None
+
+
+def _finite(x: Array) -> Array:
+    return np.where(np.isfinite(x), x, 0.0)
+
+
+def _wanted(draft: Draft) -> tuple[str, ...]:
+    wanted = ["output"]
+    wanted += [name for name in ("weights", "lse") if draft.options.get(f"return_{name}")]
+    if "past_key" in draft.inputs:
+        wanted += ["present_key", "present_value"]
+    return tuple(wanted)
+
+
+def _shape(problem: Problem, name: str, hi: Array) -> tuple[int, ...]:
+    """The shape of a whole output, with its batch axes and all its rows."""
+    if name == "lse":
+        return (*problem.batch, problem.num_heads, problem.q_len)
+    if name == "weights":
+        return (*problem.batch, problem.num_heads, problem.q_len, problem.kv_len)
+    if name == "output" and problem.layer:
+        return (*problem.batch, problem.q_len, hi.shape[-1])
+    if name == "output":
+        return (*problem.batch, problem.num_heads, problem.q_len, hi.shape[-1])
+    return (*problem.batch, *hi.shape[1:])
+
+
+def _reduced(shape: tuple[int, ...], name: str, rows: tuple[int, ...] | None) -> tuple[int, ...]:
+    if rows is None:
+        return shape
+    axis = len(shape) - (1 if name == "lse" else 2)
+    return (*shape[:axis], len(rows), *shape[axis + 1 :])
+
+
+def _rms_applies(problem: Problem, a: Approximation) -> bool:
+    """Rule 2 is not asked where no row sees two keys, or where all keys are equal: errors are then coherent."""
+    several = bool((problem.visible.sum(axis=-1) > 1).any())
+    varied = bool(a.key.size) and bool((_finite(a.key) != _finite(a.key)[..., :1, :]).any())
+    return several and varied
+
+
+def _kept(x: Array, rounding: Any) -> Array:
+    """Few significant bits, rounded the given way, in float32 where that holds them.
+
+    The nudge keeps values that lie exactly between two such numbers from falling either way by the last bit
+    of a matrix product.
+    """
+    mantissa, exponent = np.frexp(x * (1 + 2.0**-30))
+    kept = np.ldexp(rounding(np.ldexp(mantissa, KEPT_BITS)), exponent - KEPT_BITS)
+    narrow = kept.astype(np.float32)
+    return narrow if np.array_equal(narrow.astype(np.float64), kept) else kept
+
+
+def _features(draft: Draft, problem: Problem | None) -> tuple[str, ...]:
+    """What a target must claim: each option given, and what the shapes and masks need."""
+    given = {**draft.inputs, **draft.options}
+    found = {name for name in OPTION_FEATURES if given.get(name) is not None and given[name] is not False}
+    if "past_key" in given or "past_value" in given:
+        found.add("cache")
+    if draft.raises:
+        found.add("validation")
+    if draft.strict:
+        found.add("strict_masking")
+    if problem is not None:
+        found |= _shape_features(draft, problem)
+    return tuple(name for name in FEATURES if name in found)
+
+
+def _shape_features(draft: Draft, problem: Problem) -> set[str]:
+    found = set()
+    if problem.num_kv_heads < problem.num_heads:
+        found.add("gqa")
+    if problem.d_v != problem.d_k:
+        found.add("value_dim")
+    full = (*problem.batch, problem.num_heads, problem.q_len, problem.kv_len)
+    for name in ("mask", "attn_bias"):
+        if name in draft.inputs:
+            shape = draft.inputs[name].shape
+            if any(size == 1 != whole for size, whole in zip(shape, full[len(full) - len(shape) :], strict=True)):
+                found.add("broadcast")
+    whole = pose(draft.operation, draft.inputs, draft.options, None)
+    if math.prod(full) == 0 or not whole.visible.any(axis=-1).all():
+        found.add("empty")
+    return found
+
+

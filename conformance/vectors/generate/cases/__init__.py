@@ -1,0 +1,49 @@
+"""Every draft, by chapter."""
+
+from collections.abc import Iterator
+
+from conformance.vectors.generate.cases import (
+    attention,
+    cache,
+    causal,
+    example,
+    heads,
+    independence,
+    mask,
+    nonfinite,
+    numerics,
+    projection,
+    sizes,
+    validation,
+)
+from conformance.vectors.generate.draft import Draft
+
+_CHAPTERS = (
+    example,
+    attention,
+    mask,
+    causal,
+    heads,
+    projection,
+    cache,
+    nonfinite,
+    numerics,
+    sizes,
+    independence,
+    validation,
+)
+
+
+def drafts() -> Iterator[Draft]:
+    """Every declared case.
+
+    Raises:
+        ValueError: two cases have one ID.
+    """
+    seen = set()
+    for chapter in _CHAPTERS:
+        for draft in chapter.drafts():
+            if draft.id in seen:
+                raise ValueError(f"two cases are called {draft.id}")
+            seen.add(draft.id)
+            yield draft

@@ -1,0 +1,136 @@
+"""A call brought to one form: batch axes flattened, every mask made one visibility, projections in the open."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from conformance.names import MHA
+
+Array = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What one call asks, restricted to the query rows that are judged. Sizes as in spec/glossary.md."""
+
+    batch: tuple[int, ...]  # leading axes
+    layer: bool
+    inputs: Mapping[str, Array]  # float operands, batch axes flattened to one where they have any
+    num_heads: int
+    num_kv_heads: int
+    q_len: int  # of the whole call
+    kv_len: int  # the past included
+    rows: tuple[int, ...]  # the query rows kept
+    visible: Bools  # [B, H, rows, kv_len]
+    bias: Array  # [B, H, rows, kv_len], zero where none is given or where it masks
+    has_bias: bool
+    scale: float | None
+    softcap: float | None
+
+    @property
+    def size(self) -> int:
+        """B, the number of batch entries."""
+        return math.prod(self.batch)
+
+    @property
+    def d_k(self) -> int:
+        """Width of a query and key head."""
+        return int(self.inputs["w_q"].shape[2] if self.layer else self.inputs["query"].shape[-1])
+
+    @property
+    def d_v(self) -> int:
+        """Width of a value head."""
+        return int(self.inputs["w_v"].shape[2] if self.layer else self.inputs["value"].shape[-1])
+
+    @property
+    def group(self) -> int:
+        """How many query heads share one key head."""
+        return self.num_heads // self.num_kv_heads
+
+    @property
+    def multiplier(self) -> float:
+        """The scale as a float64; the oracle uses the exact square root where none is given."""
+        return 1.0 / math.sqrt(self.d_k) if self.scale is None else self.scale
+
+
+def pose(
+    operation: str, inputs: Mapping[str, npt.NDArray[Any]], options: Mapping[str, Any], rows: tuple[int, ...] | None
+) -> Problem:
+    """The problem that a call of an operation poses."""
+    layer = operation == MHA
+    query, key, value = inputs["query"], inputs["key"], inputs["value"]
+    batch = tuple(query.shape[: -2 if layer else -3])
+    size = math.prod(batch)
+    num_heads = inputs["w_q"].shape[0] if layer else query.shape[-3]
+    num_kv_heads = inputs["w_k"].shape[0] if layer else key.shape[-3]
+    q_len = query.shape[-2]
+    past = inputs["past_key"].shape[-2] if "past_key" in inputs else 0
+    kv_len = key.shape[-2] + past
+    kept = tuple(range(q_len)) if rows is None else rows
+    floats = {
+        name: np.asarray(array, dtype=np.float64)
+        for name, array in inputs.items()
+        if array.dtype.kind == "f" and name != "attn_bias"
+    }
+    for name in ("query", "key", "value", "past_key", "past_value"):
+        if name in floats:
+            floats[name] = floats[name].reshape(size, *floats[name].shape[len(batch) :])
+    floats["query"] = floats["query"][..., list(kept), :]
+    assert value.shape[-2] == key.shape[-2]
+    full = (size, num_heads, q_len, kv_len)
+    visible = _visible(inputs, options, batch, full)
+    bias = np.zeros(full)
+    if "attn_bias" in inputs:
+        bias = _spread(np.asarray(inputs["attn_bias"], dtype=np.float64), batch, full).copy()
+        bias[np.isneginf(bias)] = 0.0
+    return Problem(
+        batch=batch,
+        layer=layer,
+        inputs=floats,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        q_len=q_len,
+        kv_len=kv_len,
+        rows=kept,
+        visible=visible[:, :, list(kept), :],
+        bias=bias[:, :, list(kept), :],
+        has_bias="attn_bias" in inputs,
+        scale=options.get("scale"),
+        softcap=options.get("softcap"),
+    )
+
+
+def _spread(array: npt.NDArray[Any], batch: tuple[int, ...], full: tuple[int, ...]) -> npt.NDArray[Any]:
+    """A mask or bias of rank 2 or full rank over [B, H, q_len, kv_len]."""
+    return np.broadcast_to(array, (*batch, *full[1:])).reshape(full)
+
+
+def _visible(
+    inputs: Mapping[str, npt.NDArray[Any]], options: Mapping[str, Any], batch: tuple[int, ...], full: tuple[int, ...]
+) -> Bools:
+    """Which key each query may attend: the intersection of everything that masks."""
+    size, _, q_len, kv_len = full
+    visible = np.ones(full, dtype=bool)
+    if "mask" in inputs:
+        visible &= _spread(inputs["mask"], batch, full)
+    if "attn_bias" in inputs:
+        visible &= ~np.isneginf(_spread(np.asarray(inputs["attn_bias"], np.float64), batch, full))
+    slot = np.arange(kv_len)
+    if "kv_lengths" in inputs:
+        visible &= (slot < inputs["kv_lengths"].reshape(size, 1))[:, None, None, :]
+    offset = inputs["q_offset"] if "q_offset" in inputs else np.asarray(options.get("q_offset") or 0)
+    centre = np.broadcast_to(offset.reshape(-1, 1), (size, 1)) + np.arange(q_len)  # [B, q_len]
+    distance = (slot - centre[..., None])[:, None]  # [B, 1, q_len, kv_len], key minus query position
+    if options.get("is_causal"):
+        visible &= distance <= 0
+    left, right = options.get("window") or (None, None)
+    if left is not None:
+        visible &= distance >= -left
+    if right is not None:
+        visible &= distance <= right
+    return visible

@@ -1,0 +1,55 @@
+"""Errors of sums, and of equal terms that round alike."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from conformance.vectors.generate.problem import Array, Bools
+
+SUM_RMS = 0.4
+"""RMS error of an n-term sum over u sqrt(n) |sum|, measured."""
+
+
+def sum_variance(unit: float, count: Array | int, squares: Array, total: Array) -> Array:
+    """Variance of an n-term sum: squares = sum of squared terms, total = their sum."""
+    return (SUM_RMS * unit) ** 2 * count * (squares + total**2)
+
+
+@dataclass(frozen=True)
+class Ties:
+    """Which keys of each query row have one and the same logit: their roundings are equal, not independent."""
+
+    group: npt.NDArray[np.intp]  # [rows, kv_len]
+    any: bool
+    coherence: Array  # [rows, 1], mean size of a key's group: 1 without ties, n where all are equal
+
+    def spread(self, terms: Array) -> Array:
+        """The variance of the sum over keys of terms [rows, kv_len, width] times errors of variance one.
+
+        The larger of two readings: every error on its own, or one error for each group of equal logits.
+        """
+        alone = np.einsum("nmo,nmo->no", terms, terms)
+        if not self.any:
+            return alone
+        together = np.zeros_like(alone)
+        for i, groups in enumerate(self.group):
+            sums = np.zeros((groups.max(initial=-1) + 1, terms.shape[2]))
+            np.add.at(sums, groups, terms[i])
+            together[i] = (sums**2).sum(axis=0)
+        return np.maximum(alone, together)
+
+
+def ties(raw: Array, bias: Array, visible: Bools) -> Ties:
+    """Groups equal pairs of raw logit and bias, row by row. All three are [rows, kv_len]."""
+    group = np.zeros(raw.shape, dtype=np.intp)
+    coherence = np.ones((raw.shape[0], 1))
+    found = False
+    for i in range(raw.shape[0]):
+        _, inverse = np.unique(raw[i] + 1j * bias[i], return_inverse=True)
+        group[i] = inverse
+        sizes = np.bincount(inverse[visible[i]])
+        if sizes.size and sizes.max() > 1:
+            found = True
+            coherence[i] = (sizes**2).sum() / sizes.sum()
+    return Ties(group, found, coherence)

@@ -1,0 +1,79 @@
+"""Writes the vectors: one index, and tensor files by chapter."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from conformance.vectors.case import Case, Golden
+from conformance.vectors.load import INDEX
+from conformance.vectors.tensors import Array, write_tensors
+from conformance.version import SPEC_VERSION, VECTORS_VERSION
+
+READABLE = "readable.json"
+
+
+def write(directory: Path, cases: Iterable[tuple[Case, bool]]) -> None:
+    """Writes every case, with whether it is to be readable, and the index over them."""
+    directory.mkdir(parents=True, exist_ok=True)
+    files: dict[str, dict[str, Array]] = {}
+    entries = []
+    for case, readable in sorted(cases, key=lambda pair: pair[0].id):
+        file = READABLE if readable else f"{case.chapter}.safetensors"
+        tensors, entry = _encoded(case)
+        files.setdefault(file, {}).update(tensors)
+        entries.append({**entry, "file": file})
+    for name, tensors in files.items():
+        write_tensors(directory / name, tensors)
+    index = {
+        "vectors_version": VECTORS_VERSION,
+        "spec_version": SPEC_VERSION,
+        "files": {name: hashlib.sha256((directory / name).read_bytes()).hexdigest() for name in sorted(files)},
+        "cases": entries,
+    }
+    (directory / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+
+
+def _encoded(case: Case) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The tensors of a case by key, and its entry in the index."""
+    tensors = {f"{case.id}:input:{name}": array for name, array in case.inputs.items()}
+    expected = {}
+    for name, golden in case.expected.items():
+        more, expected[name] = _golden(f"{case.id}:{name}", golden)
+        tensors |= more
+    entry = {
+        "id": case.id,
+        "note": case.note,
+        "operation": case.operation,
+        "covers": list(case.covers),
+        "features": list(case.features),
+        "dtypes": list(case.dtypes),
+        "excluded": dict(sorted(case.excluded.items())),
+        "options": dict(case.options),
+        "memory": dict(case.memory),
+        "repeat": case.repeat,
+        "dtype_of": dict(case.dtype_of),
+        "raises": case.raises,
+        "inputs": list(case.inputs),
+        "expected": expected,
+    }
+    return tensors, entry
+
+
+def _golden(prefix: str, golden: Golden) -> tuple[dict[str, Array], dict[str, Any]]:
+    tensors = {f"{prefix}:hi": golden.hi, f"{prefix}:lo": golden.lo}
+    bounds: dict[str, dict[str, str]] = {}
+    for dtype, of in golden.bounds.items():
+        named: dict[int, str] = {}  # policies that share a bound share its tensors
+        for policy, bound in of.items():
+            key = named.setdefault(id(bound.worst), f"{dtype}.{policy}")
+            bounds.setdefault(dtype, {})[policy] = key
+            tensors[f"{prefix}:{key}:W"], tensors[f"{prefix}:{key}:s"] = bound.worst, bound.rms
+    entry = {
+        "shape": list(golden.shape),
+        "rows": None if golden.rows is None else list(golden.rows),
+        "rms_applies": golden.rms_applies,
+        "bounds": bounds,
+    }
+    return tensors, entry
