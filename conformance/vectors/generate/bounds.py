@@ -192,8 +192,9 @@ def _softmax(
         cap = problem.softcap
         logits = cap * np.tanh(scaled / cap)
         slope = 1 - np.tanh(scaled / cap) ** 2
-        steepest = 1 - np.tanh(np.maximum(np.abs(scaled) - worst, 0.0) / cap) ** 2
-        worst = steepest * (worst + (u_l + 2 * u_a) * np.abs(scaled)) + (8 * u_a + 2 * u_l) * np.abs(logits)
+        entering = worst + (u_l + 2 * u_a) * np.abs(scaled)
+        steepest = 1 - np.tanh(np.maximum(np.abs(scaled) - entering, 0.0) / cap) ** 2
+        worst = steepest * entering + (8 * u_a + 2 * u_l) * np.abs(logits)
         variance = slope**2 * (variance + u_l**2 / 3 * scaled**2) + (
             (4 * u_a) ** 2 / 3 + 2 * u_l**2 / 3
         ) * logits**2

@@ -1,6 +1,6 @@
 """The golden values, in ball arithmetic: projections and q k^T exactly, the softmax onward in balls."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import flint
@@ -157,9 +157,8 @@ def _exponents(
             cached[number] = cap * (factor * raw.ball(i, j) / cap).tanh()
         return cached[number]
 
-    same: Callable[[int], bool] = lambda j: raw.integer(i, j) == raw.integer(i, top)  # noqa: E731
     exponents = [
-        (flint.arb(0) if same(j) else capped(j) - capped(top))
+        (flint.arb(0) if raw.integer(i, j) == raw.integer(i, top) else capped(j) - capped(top))
         + (flint.arb(float(bias[j])) - flint.arb(float(bias[top])))
         for j in seen
     ]

@@ -96,6 +96,19 @@ def _masks() -> Iterator[Draft]:
         kv_lengths=np.array([3, 4, 5]),
     )
     yield _refused(
+        "lengths-of-floats",
+        "Lengths that are not integers.",
+        "DTYPE-7",
+        kv_lengths=np.array([3.5, 4.0]),
+    )
+    yield _refused(
+        "offset-of-floats",
+        "An offset for each batch entry that is not an integer.",
+        "DTYPE-7",
+        is_causal=True,
+        q_offset=np.array([1.0, 2.0]),
+    )
+    yield _refused(
         "offset-shape",
         "Three offsets for a batch of two.",
         "SHAPE-11",

@@ -1,0 +1,90 @@
+"""Everything that can be checked, as nox sessions; CI runs these and nothing else.
+
+`nox -s conformance` runs the matrix, `nox -s tests` the project's own tests, `nox -l` lists the rest.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import nox
+
+CI = "CI" in os.environ
+STARTED = time.time()
+REPORTS = Path("reports")
+PROJECT = nox.project.load_toml("pyproject.toml")
+
+# The one release with a small CPU file for Python 3.11; whatever else is installed goes into the same pip command,
+# so that nothing pulls another torch.
+TORCH = ["torch==2.13.0"] if sys.version_info[:2] == (3, 11) else []
+BACKENDS = {
+    "numpy": ([], ["numpy"]),
+    "array-api-strict": (["array-api-strict>=2.2"], ["array-api-strict"]),
+    "torch": (TORCH, ["torch"]),
+    "jax": (["jax>=0.10"], ["jax", "jax-jit"]),
+}
+"""Session -> what it installs beside the project, and the targets that it runs."""
+
+nox.needs_version = ">=2024.10"
+nox.options.default_venv_backend = "venv"
+nox.options.reuse_existing_virtualenvs = not CI
+nox.options.sessions = ["lint", "types", "conformance", "tests"]
+
+
+def group(name: str) -> list[str]:
+    """The requirements of a dependency group."""
+    return list(nox.project.dependency_groups(PROJECT, name))
+
+
+@nox.session
+@nox.parametrize("backend", list(BACKENDS), ids=list(BACKENDS), tags=[[name] for name in BACKENDS])
+def conformance(session: nox.Session, backend: str) -> None:
+    """The matrix: every case at every dtype on one backend. Extra arguments go to `mha-conformance run`."""
+    requirements, targets = BACKENDS[backend]
+    if backend == "torch" and not TORCH:
+        message = "torch is tested on Python 3.11, where a small CPU file of the pinned release exists"
+        session.error(message) if CI else session.skip(message)
+    session.install(".", *requirements)
+    REPORTS.mkdir(exist_ok=True)
+    start = time.monotonic()
+    for target in targets:
+        report = REPORTS / f"{target}.json"
+        session.run("mha-conformance", "run", target, "--report", str(report), *session.posargs)
+    session.log(f"{' and '.join(targets)} took {time.monotonic() - start:.0f} s")
+    fresh = sorted(str(path) for path in REPORTS.glob("*.json") if path.stat().st_mtime >= STARTED)
+    session.run("mha-conformance", "report", *fresh)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """The project's own tests, with every framework. Extra arguments go to pytest."""
+    frameworks = [requirement for requirements, _ in BACKENDS.values() for requirement in requirements]
+    session.install(".", *frameworks, *group("test"))
+    session.run("pytest", *(session.posargs or ["-n", "2"]), env={"OMP_NUM_THREADS": "1"})
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """The linter and the formatter; `nox -s lint -- fix` mends what can be mended."""
+    session.install(*group("lint"))
+    fix = "fix" in session.posargs
+    session.run("ruff", "check", *(["--fix"] if fix else []), ".")
+    session.run("ruff", "format", *([] if fix else ["--check"]), ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """The type checker, strict."""
+    session.install(".", *group("types"), *group("oracle"), *group("test"))
+    session.run("mypy")
+
+
+@nox.session
+def vectors(session: nox.Session) -> None:
+    """Regenerates the golden vectors and finds no difference; `nox -s vectors -- write` writes them anew."""
+    session.install("-e", ".", *group("oracle"))
+    check = [] if "write" in session.posargs else ["--check"]
+    session.run(
+        "python", "-m", "conformance.vectors.generate", *check, env={"OMP_NUM_THREADS": "1"}
+    )
