@@ -57,7 +57,7 @@ def attention(
                     x = factor * _dot(query[(*entry, h, i)], key[(*entry, g, j)])
                     if softcap is not None:
                         x = softcap * math.tanh(x / softcap)
-                    logits[j] = x + bias[(*entry, h, i, j)]
+                    logits[j] = x + float(bias[(*entry, h, i, j)])
                 row = weights[(*entry, h, i)]
                 lse[(*entry, h, i)] = _softmax(logits, None if sinks is None else float(sinks[h]), row)
                 for c in range(d_v):
@@ -76,7 +76,9 @@ def layer(query, key, value, *, w_q, w_k, w_v, w_o, b_q=None, b_k=None, b_v=None
     output = np.zeros((*batch, q_len, w_o.shape[-1]))
     for entry in np.ndindex(*batch, q_len):
         for c in range(w_o.shape[-1]):
-            terms = [z[(*entry[:-1], h, entry[-1], a)] * w_o[h, a, c] for h in range(num_heads) for a in range(d_v)]
+            terms = [
+                z[(*entry[:-1], h, entry[-1], a)] * w_o[h, a, c] for h in range(num_heads) for a in range(d_v)
+            ]
             output[(*entry, c)] = sum(terms, 0.0 if b_o is None else float(b_o[c]))
     return heads | {"output": output}
 

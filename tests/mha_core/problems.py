@@ -5,7 +5,18 @@ import math
 import numpy as np
 from hypothesis import strategies as st
 
-ALL = ("mask", "attn_bias", "is_causal", "q_offset", "window", "kv_lengths", "scale", "softcap", "sinks", "past")
+ALL = (
+    "mask",
+    "attn_bias",
+    "is_causal",
+    "q_offset",
+    "window",
+    "kv_lengths",
+    "scale",
+    "softcap",
+    "sinks",
+    "past",
+)
 
 
 @st.composite
@@ -47,7 +58,12 @@ def layers(draw):
         "w_v": (num_kv_heads, d_vv, d_v),
         "w_o": (num_heads, d_v, d_out),
     }
-    biases = {"b_q": (num_heads, d_k), "b_k": (num_kv_heads, d_k), "b_v": (num_kv_heads, d_v), "b_o": (d_out,)}
+    biases = {
+        "b_q": (num_heads, d_k),
+        "b_k": (num_kv_heads, d_k),
+        "b_v": (num_kv_heads, d_v),
+        "b_o": (d_out,),
+    }
     shapes |= {name: shape for name, shape in biases.items() if draw(st.booleans())}
     return arrays | {name: rng.standard_normal(shape) for name, shape in shapes.items()}, options
 

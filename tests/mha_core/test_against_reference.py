@@ -1,5 +1,7 @@
 """Every option, alone and combined, on every library, against scalar loops."""
 
+import functools
+
 import attention_reference
 import numpy as np
 import problems
@@ -13,14 +15,16 @@ CASES = [(name, dtype) for name in ("numpy", "array-api-strict", "torch") for dt
 QUICK = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
 )
-SLOW = settings(QUICK, max_examples=8)  # JAX compiles each operation for each new shape
+SLOW = settings(QUICK, max_examples=12)  # JAX compiles each operation for each new shape
 
 
 def rounded(arrays, dtype):
     """The operands as the dtype holds them, in float64: what the reference is to compute from."""
     lib = library("numpy")
     return {
-        name: np.asarray(lib.array(x, dtype), np.float64) if x.dtype.kind == "f" and name != "attn_bias" else x
+        name: np.asarray(lib.array(x, dtype), np.float64)
+        if x.dtype.kind == "f" and name != "attn_bias"
+        else x
         for name, x in arrays.items()
     }
 
@@ -51,7 +55,13 @@ def test_attention(name, dtype, problem):
 @given(problem=problems.heads(special=True))
 @QUICK
 def test_attention_with_nan_and_inf(name, problem):
-    check(mha_core.scaled_dot_product_attention, attention_reference.attention, problem, library(name), "float64")
+    check(
+        mha_core.scaled_dot_product_attention,
+        attention_reference.attention,
+        problem,
+        library(name),
+        "float64",
+    )
 
 
 @pytest.mark.parametrize(("name", "dtype"), CASES)
@@ -61,14 +71,26 @@ def test_layer(name, dtype, problem):
     check(mha_core.multi_head_attention, attention_reference.layer, problem, library(name), dtype)
 
 
+def jitted(operation):
+    """The operation under jax.jit, arrays traced: compiled once a call, not once for each step and shape."""
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+
+    def call_jitted(**given):
+        traced = {name: x for name, x in given.items() if isinstance(x, jax.Array)}
+        static = {name: x for name, x in given.items() if name not in traced}
+        return jax.jit(functools.partial(operation, **static))(**traced)
+
+    return call_jitted
+
+
 @pytest.mark.parametrize("special", [False, True])
 def test_attention_on_jax(special):
-    lib = library("jax")
+    operation = jitted(mha_core.scaled_dot_product_attention)
 
     @given(problem=problems.heads(special=special))
     @SLOW
     def agrees(problem):
-        check(mha_core.scaled_dot_product_attention, attention_reference.attention, problem, lib, "float32")
+        check(operation, attention_reference.attention, problem, library("jax"), "float32")
 
     agrees()
 
@@ -76,4 +98,32 @@ def test_attention_on_jax(special):
 @given(problem=problems.layers())
 @SLOW
 def test_layer_on_jax(problem):
-    check(mha_core.multi_head_attention, attention_reference.layer, problem, library("jax"), "float32")
+    check(
+        jitted(mha_core.multi_head_attention), attention_reference.layer, problem, library("jax"), "float32"
+    )
+
+
+@pytest.mark.parametrize("dtype", dtypes_of("jax"))
+def test_eager_jax(dtype):
+    rng = np.random.default_rng(5)
+    arrays = {
+        "query": rng.standard_normal((2, 4, 3, 2)),
+        "key": rng.standard_normal((2, 2, 3, 2)),
+        "value": rng.standard_normal((2, 2, 3, 5)),
+        "past_key": rng.standard_normal((2, 2, 2, 2)),
+        "past_value": rng.standard_normal((2, 2, 2, 5)),
+        "attn_bias": rng.standard_normal((3, 5)),
+        "mask": rng.random((2, 1, 3, 5)) < 0.8,
+        "q_offset": np.asarray([2, 1]),
+        "kv_lengths": np.asarray([5, 4]),
+        "sinks": rng.standard_normal(4),
+    }
+    options = {
+        "is_causal": True,
+        "softcap": 2.0,
+        "window": (3, None),
+        "return_weights": True,
+        "return_lse": True,
+    }
+    lib = library("jax")
+    check(mha_core.scaled_dot_product_attention, attention_reference.attention, (arrays, options), lib, dtype)
