@@ -100,7 +100,8 @@ def kinds(array: Array) -> Array:
 def distance(got: Array, golden: Golden) -> Array:
     """|y - O|, O = hi + lo: near O the first subtraction is exact, so nothing is lost in float64."""
     with np.errstate(all="ignore"):
-        return np.abs((got - golden.hi) - golden.lo)
+        off: Array = np.abs((got - golden.hi) - golden.lo)
+    return off
 
 
 def allowed(bound: Bound) -> Array:

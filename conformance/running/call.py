@@ -2,7 +2,7 @@
 
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,8 +26,12 @@ def call(
     options: Mapping[str, Any],
     memory: Mapping[str, str],
     repeat: int = 1,
+    raised: Callable[[BaseException], None] | None = None,
 ) -> Answer:
-    """Asks a target in this process, and reads its answer as NumPy arrays in canonical layout."""
+    """Asks a target in this process, and reads its answer as NumPy arrays in canonical layout.
+
+    `raised` is told of an exception of the target's, of which the answer keeps one line.
+    """
     refusal = _refusal(target, operation, (*inputs, *options))
     if refusal:
         return Answer("unsupported", refusal)
@@ -56,7 +60,8 @@ def call(
     except UnreadableError as error:
         return Answer("wrong", str(error))
     except (Exception, SystemExit) as error:
-        traceback.print_exc()
+        if raised is not None:
+            raised(error)
         return Answer("error", _raised(error))
     written = [name for name in arrays if _contents(target, arrays[name], given[name]) != before[name]]
     if written:

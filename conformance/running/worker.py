@@ -6,6 +6,7 @@ Speaks the line protocol on a private copy of stdout; what the target prints goe
 import argparse
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
 from typing import BinaryIO
@@ -93,6 +94,7 @@ def _run(target: Target, message: Message) -> Answer:
         message["options"],
         message.get("memory", {}),
         message.get("repeat", 1),
+        raised=traceback.print_exception,
     )
 
 

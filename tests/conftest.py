@@ -1,0 +1,89 @@
+"""What several test files share: small cases with their goldens, and vectors made of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.names import SDPA
+from conformance.vectors.case import Array, Bound, Case, Golden
+from conformance.vectors.load import Vectors
+
+UNIT = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-2, "bfloat16": 1e-1}
+
+
+def golden_of(exact: Array, rows: tuple[int, ...] | None = None, rms_applies: bool = False, **bound: Any) -> Golden:
+    """A golden with a bound of one size for each dtype, half of it under `fused`; -2 is the query axis."""
+    exact = np.asarray(exact, np.float64)
+    hi = exact if rows is None else exact[..., list(rows), :]
+
+    def bounds(dtype: str, share: float) -> Bound:
+        worst = np.full(hi.shape, bound.get("worst", UNIT[dtype]) * share)
+        return Bound(worst, np.full(hi.shape, bound.get("rms", UNIT[dtype]) * share))
+
+    policies = {"eager": 1.0, "fused": 0.5}
+    return Golden(
+        shape=exact.shape,
+        rows=rows,
+        hi=hi,
+        lo=np.zeros_like(hi),
+        rms_applies=rms_applies,
+        bounds={dtype: {policy: bounds(dtype, share) for policy, share in policies.items()} for dtype in UNIT},
+    )
+
+
+def attend(query: Array, key: Array, value: Array, *, scale: float | None = None, is_causal: bool = False) -> Array:
+    """Plain attention in float64, of equal lengths and heads."""
+    query, key, value = (array.astype(np.float64) for array in (query, key, value))
+    logits = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        logits = np.where(np.tri(*logits.shape[-2:], dtype=bool), logits, -np.inf)
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ value
+
+
+def case_of(id: str = "core/plain", **fields: Any) -> Case:  # noqa: A002 -- the field is called so
+    """A case of (2, 3, 4) operands; fields replace its own."""
+    random = np.random.default_rng(7)
+    inputs = fields.pop(
+        "inputs",
+        {name: random.integers(-8, 8, (2, 3, 4)).astype(np.float32) / 8 for name in ("query", "key", "value")},
+    )
+    options = fields.pop("options", {})
+    plain = {name: inputs[name] for name in ("query", "key", "value")}
+    known = {name: value for name, value in options.items() if name in ("scale", "is_causal")}
+    if "expected" not in fields:
+        fields["expected"] = {} if fields.get("raises") else {"output": golden_of(attend(**plain, **known))}
+    return Case(
+        id=id,
+        **{
+            "note": "A small case of the tests.",
+            "operation": SDPA,
+            "covers": ("ATT-1",),
+            "features": (),
+            "dtypes": ("float64", "float32", "float16", "bfloat16"),
+            "excluded": {},
+            "options": options,
+            "inputs": inputs,
+            **fields,
+        },
+    )
+
+
+@pytest.fixture
+def make_case() -> Callable[..., Case]:
+    return case_of
+
+
+@pytest.fixture
+def make_golden() -> Callable[..., Golden]:
+    return golden_of
+
+
+@pytest.fixture
+def make_vectors() -> Callable[..., Vectors]:
+    def make(*cases: Case) -> Vectors:
+        return Vectors(tuple(sorted(cases, key=lambda case: case.id)), "0" * 64, "1.0", "1")
+
+    return make

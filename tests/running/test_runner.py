@@ -1,0 +1,259 @@
+"""Targets that misbehave, each in a process of its own: every one gets its verdict, and the run goes on."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conformance.errors import UsageError
+from conformance.judging.verdict import Row
+from conformance.running import isolated
+from conformance.running.runner import Request, Started, run
+from conformance.running.select import Selection
+from conformance.vectors.case import Case
+
+Make = Callable[..., Case]
+
+
+@pytest.fixture(autouse=True)
+def _no_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolated, "FIRST_CASE_SECONDS", 10.0)
+
+
+def rows(target: str, *cases: Case, **request: object) -> list[Row]:
+    request = {"selection": Selection(dtypes=("float32",)), **request}
+    started, *rest = run(Request(target=target, **request), cases)  # type: ignore[arg-type]
+    assert isinstance(started, Started)
+    assert all(isinstance(row, Row) for row in rest)
+    return rest  # type: ignore[return-value]
+
+
+VERDICTS = {
+    "good": ("pass", ""),
+    "by_position": ("pass", ""),
+    "printing": ("pass", ""),
+    "reading": ("pass", ""),
+    "noisy": ("pass", ""),
+    "instance": ("pass", ""),
+    "Attention": ("pass", ""),
+    "wrong": ("fail", "output["),
+    "none": ("fail", "returned None"),
+    "generator": ("fail", "output is a generator"),
+    "transposed": ("fail", "output has shape (2, 4, 3), wanted (2, 3, 4) (SHAPE-2)"),
+    "widened": ("fail", "output has dtype float64, wanted float32 (DTYPE-1)"),
+    "listing": ("fail", "output has dtype float64"),
+    "complex_": ("fail", "output has dtype complex64"),
+    "triple": ("fail", "returned a tuple of 3 (an array of float32"),
+    "writing": ("fail", "key was written to during the call (IND-5)"),
+    "raising": ("error", "ValueError: no luck at all (fakes.py:"),
+    "exiting": ("error", "SystemExit: 3"),
+    "refusing": ("unsupported", "not today"),
+}
+
+
+@pytest.mark.parametrize("name", [name for name in VERDICTS if name not in ("printing", "reading")])
+def test_verdicts_in_process(targets: Path, make_case: Make, name: str) -> None:
+    verdict, message = VERDICTS[name]
+    (row,) = rows(f"{targets}:{name}", make_case(), in_process=True)
+    assert (row.verdict, row.message[: len(message)]) == (verdict, message)
+
+
+@pytest.mark.parametrize("name", ["printing", "reading", "noisy", "raising", "writing", "complex_"])
+def test_verdicts_isolated(targets: Path, make_case: Make, name: str) -> None:
+    verdict, message = VERDICTS[name]
+    (row,) = rows(f"{targets}:{name}", make_case())
+    assert (row.verdict, row.message[: len(message)]) == (verdict, message)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("dying", "the process exited with status 3; its last line was: last words"),
+        ("segfaulting", "the process died of signal SIGSEGV"),
+    ],
+)
+def test_crash_and_on(targets: Path, make_case: Make, name: str, message: str) -> None:
+    first, second = rows(f"{targets}:{name}", make_case("a/a"), make_case("a/b"))
+    assert (first.verdict, first.message) == ("crash", message)
+    assert second.verdict == "crash"
+
+
+def test_timeout_and_on(targets: Path, make_case: Make) -> None:
+    first, second, third = rows(
+        f"{targets}:hanging", make_case("a/a"), make_case("a/b"), make_case("a/c"), timeout=0.5
+    )
+    assert [row.verdict for row in (first, second, third)] == ["pass", "timeout", "pass"]
+    assert second.message == "no answer within 0.5 s"
+    assert 0.4 < second.seconds < 5
+    assert third.seconds < 0.4, "the start of a process is not the case's time"
+
+
+def test_unclaimed_is_listed_and_not_run(targets: Path, make_case: Make) -> None:
+    (row,) = rows(f"{targets}:raising", make_case(features=("softcap",), options={"softcap": 2.0}))
+    assert (row.verdict, row.message) == ("unsupported", "does not claim softcap")
+
+
+def test_validation_passes_on_any_exception_but_not_implemented(targets: Path, make_case: Make) -> None:
+    case = make_case(raises=True)
+    verdicts = {
+        name: rows(f"{targets}:{name}", case, in_process=True)[0].verdict
+        for name in ("raising", "exiting", "good", "refusing", "none", "writing")
+    }
+    assert verdicts == {
+        "raising": "pass",
+        "exiting": "pass",
+        "good": "fail",
+        "refusing": "unsupported",
+        "none": "fail",
+        "writing": "fail",
+    }
+
+
+def test_repeat_judges_the_last_call(targets: Path, make_case: Make) -> None:
+    assert rows(f"{targets}:growing", make_case(repeat=2), in_process=True)[0].verdict == "fail"
+    assert rows(f"{targets}:growing", make_case(), in_process=True)[0].verdict == "pass"
+    assert rows(f"{targets}:growing", make_case(repeat=2))[0].verdict == "fail"
+
+
+def test_stops_at_the_first_failure(targets: Path, make_case: Make) -> None:
+    assert len(rows(f"{targets}:wrong", make_case("a/a"), make_case("a/b"), stop_at_failure=True)) == 1
+
+
+def test_a_python_object(make_case: Make) -> None:
+    def attention(query: object, key: object, value: object) -> object:
+        return query
+
+    (row,) = rows(attention, make_case())  # type: ignore[arg-type]
+    assert row.verdict == "fail"
+
+
+def test_accuracy_replaces_the_target_s(targets: Path, make_case: Make) -> None:
+    started = next(iter(run(Request(target=f"{targets}:good", accuracy="fused", in_process=True), [make_case()])))
+    assert isinstance(started, Started)
+    assert started.accuracy == "fused"
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({}, "give either a TARGET or --command"),
+        ({"target": "numpy", "command": ("x",)}, "give either a TARGET or --command"),
+        ({"command": ("x",), "in_process": True}, "--in-process runs Python targets only"),
+        ({"command": ("x",), "device": "cpu"}, "--device is for Python targets"),
+        ({"target": "numpy", "accuracy": "tf23"}, "unknown accuracy 'tf23'; did you mean 'tf32'?"),
+        ({"target": "numpy", "timeout": 0.0}, "--timeout must be more than 0"),
+        ({"target": "numpy", "timeout": float("nan")}, "--timeout must be more than 0"),
+    ],
+)
+def test_requests_that_make_no_sense(request_: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message.replace("?", r"\?")):
+        Request(**request_)  # type: ignore[arg-type]
+
+
+PROGRAM = '''
+import json, sys
+behaviour = sys.argv[1]
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["cmd"] == "start":
+        print(json.dumps({"name": "p", "version": None, "dtypes": ["float32"], "features": ["%s"],
+                          "operations": ["scaled_dot_product_attention"], "accuracy": "eager"}), flush=True)
+    elif message["cmd"] == "run":
+        answers = {
+            "value": {"id": message["id"], "outputs": {"output": message["inputs"]["value"]}},
+            "error": {"id": message["id"], "error": "cannot"},
+            "unknown": {"id": message["id"], "unsupported": "no", "why": "because"},
+            "other": {"id": "other", "unsupported": "no"},
+            "short": {"id": message["id"], "outputs": {"output": {"dtype": "float32", "shape": [9], "data": "AAAA"}}},
+        }
+        print(json.dumps(answers[behaviour]) if behaviour in answers else behaviour, flush=True)
+    else:
+        break
+'''
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "verdict", "message"),
+    [
+        ("value", "fail", "output["),
+        ("error", "error", "cannot"),
+        ("unknown", "fail", "the answer is not of the protocol: Additional properties are not allowed ('why' was"),
+        ("other", "fail", "the answer is not of the protocol: id: got 'other', wanted 'core/plain'"),
+        ("short", "fail", "the answer is not of the protocol: output has 3 bytes of data, wanted 36"),
+        ("debug print", "fail", "the answer is not of the protocol: 'debug print' is no line of JSON"),
+    ],
+)
+def test_programs(tmp_path: Path, make_case: Make, behaviour: str, verdict: str, message: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM % "scale")
+    _, row = run(Request(command=(sys.executable, str(program), behaviour)), [make_case()])
+    assert isinstance(row, Row)
+    assert (row.verdict, row.message[: len(message)]) == (verdict, message)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (PROGRAM % "sofcap", "unknown name in the features of .* 'sofcap'; did you mean 'softcap'"),
+        ("print('hello', flush=True); input()", "answered the start with what is no start reply: 'hello'"),
+        ("raise SystemExit('no GPU')", "did not start: the process exited with status 1; its last line was: no GPU"),
+        ("print('{\"error\": \"protocol 1 is too old\"}')", "protocol 1 is too old"),
+        ("print('{\"name\": \"x\"}')", "'version' is a required property"),
+    ],
+)
+def test_programs_that_do_not_start(tmp_path: Path, make_case: Make, program: str, message: str) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    with pytest.raises(UsageError, match=message):
+        list(run(Request(command=(sys.executable, str(path), "value")), [make_case()]))
+
+
+def test_a_program_that_is_not_there(make_case: Make) -> None:
+    with pytest.raises(UsageError, match="cannot start 'no-such-program': No such file"):
+        list(run(Request(command=("no-such-program",)), [make_case()]))
+
+
+def test_a_program_that_never_reads_blocks_nothing(
+    tmp_path: Path, make_case: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "program.py"
+    reply = (
+        '{"name": "p", "version": null, "dtypes": ["float32"], "features": [], '
+        '"operations": ["scaled_dot_product_attention"], "accuracy": "eager"}'
+    )
+    path.write_text(f"import sys, time\nsys.stdin.readline()\nprint({reply!r}, flush=True)\ntime.sleep(60)\n")
+    big = {name: np.zeros((1, 512, 512), np.float32) for name in ("query", "key", "value")}
+    case = make_case(inputs=big, expected={})
+    monkeypatch.setattr(isolated, "FIRST_CASE_SECONDS", 0.0)
+    _, row = run(Request(command=(sys.executable, str(path)), timeout=0.5), [case])
+    assert isinstance(row, Row)
+    assert row.verdict == "timeout"
+
+
+def test_a_process_that_cannot_be_started_again(tmp_path: Path, targets: Path, make_case: Make) -> None:
+    flag = tmp_path / "once"
+    text = targets.read_text().replace(
+        "calls = 0", f"import pathlib\nflag = pathlib.Path({str(flag)!r})\nassert not flag.exists()\nflag.touch()"
+    )
+    targets.write_text(text)
+    first, second, third = rows(f"{targets}:dying", make_case("a/a"), make_case("a/b"), make_case("a/c"))
+    assert first.message.startswith("the process exited")
+    assert second.verdict == third.verdict == "crash"
+    assert second.message.startswith("it could not be started again: cannot import")
+
+
+def test_isolated_dtypes_get_their_own_process(tmp_path: Path, make_case: Make) -> None:
+    path = tmp_path / "program.py"
+    text = PROGRAM % "scale"
+    text = text.replace('"dtypes": ["float32"]', '"dtypes": ["float32", "float64"], "isolate": ["float64"]')
+    text = text.replace('answers = {', 'answers = {"pid": {"id": message["id"], "error": str(os.getpid())},')
+    path.write_text(text.replace("import json", "import os, json"))
+    _, *found = run(Request(command=(sys.executable, str(path), "pid")), [make_case("a/a"), make_case("a/b")])
+    pids: dict[str, set[str]] = {"float32": set(), "float64": set()}
+    for row in found:
+        assert isinstance(row, Row)
+        pids[row.dtype].add(row.message)
+    assert [len(p) for p in pids.values()] == [1, 1]
+    assert pids["float32"] != pids["float64"]
