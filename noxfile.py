@@ -85,6 +85,4 @@ def vectors(session: nox.Session) -> None:
     """Regenerates the golden vectors and finds no difference; `nox -s vectors -- write` writes them anew."""
     session.install("-e", ".", *group("oracle"))
     check = [] if "write" in session.posargs else ["--check"]
-    session.run(
-        "python", "-m", "conformance.vectors.generate", *check, env={"OMP_NUM_THREADS": "1"}
-    )
+    session.run("python", "-m", "conformance.vectors.generate", *check, env={"OMP_NUM_THREADS": "1"})

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from conformance.dtypes import cast
@@ -50,7 +49,9 @@ class Case:
     raises: bool = False  # any exception but NotImplementedError passes
     memory: Mapping[str, str] = field(default_factory=dict)  # operand -> how it lies in memory
     repeat: int = 1  # how many times the call is made; the last answer counts
-    dtype_of: Mapping[str, str] = field(default_factory=dict)  # operand -> dtype that replaces the one under test
+    dtype_of: Mapping[str, str] = field(
+        default_factory=dict
+    )  # operand -> dtype that replaces the one under test
 
     @property
     def chapter(self) -> str:

@@ -102,7 +102,8 @@ def _case(entry: Mapping[str, Any], tensors: Mapping[str, Array]) -> Case:
         options=entry["options"],
         inputs={operand: tensors[f"{name}:input:{operand}"] for operand in entry["inputs"]},
         expected={
-            output: _golden(f"{name}:{output}", golden, tensors) for output, golden in entry["expected"].items()
+            output: _golden(f"{name}:{output}", golden, tensors)
+            for output, golden in entry["expected"].items()
         },
         raises=entry["raises"],
         memory=entry["memory"],

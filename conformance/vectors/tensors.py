@@ -11,7 +11,7 @@ import safetensors.numpy
 
 Array = npt.NDArray[Any]
 
-JSON_DTYPES = {
+JSON_DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
     "F16": np.dtype(np.float16),

@@ -55,7 +55,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         count = _generate(Path(folder))
         different = _differences(shipped, Path(folder))
-    print(f"{count} cases regenerated in {time.monotonic() - start:.0f} s; files that differ: {different or 'none'}")
+    print(
+        f"{count} cases regenerated in {time.monotonic() - start:.0f} s; files that differ: {different or 'none'}"
+    )
     return 1 if different else 0
 
 

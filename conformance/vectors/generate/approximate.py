@@ -66,7 +66,7 @@ def _projected(problem: Problem) -> tuple[Array, Array, Array]:
 
 
 def _average(weights: Array, value: Array, problem: Problem) -> Array:
-    """weights @ value, where a NaN or Inf counts for the rows that see it and for no other."""
+    """Weights @ value, where a NaN or Inf counts for the rows that see it and for no other."""
     heads = weights @ np.where(np.isfinite(value), value, 0.0)
     for b, h, j, d in np.argwhere(~np.isfinite(value)):
         heads[b, h, problem.visible[b, h, :, j], d] += value[b, h, j, d]

@@ -66,13 +66,15 @@ class Softmax:
 
     @property
     def denominator(self) -> Array:
-        """sum P exp(-T): the least that the computed denominator can be, relative to the exact one."""
+        """Sum P exp(-T): the least that the computed denominator can be, relative to the exact one."""
         least = (self.weights * np.exp(-self.exponent)).sum(axis=-1, keepdims=True)
         least = least + self.sink_weight * np.exp(-self.sink_exponent)
         return np.where(least > 0, least, 1.0)
 
 
-def limits(problem: Problem, approximation: Approximation, policy: Policy, wanted: Iterable[str]) -> dict[str, Limits]:
+def limits(
+    problem: Problem, approximation: Approximation, policy: Policy, wanted: Iterable[str]
+) -> dict[str, Limits]:
     """W and s of every wanted output, in the shape of the output with its rows reduced."""
     wanted = tuple(wanted)
     a = approximation
@@ -125,7 +127,9 @@ def _operand(
 ) -> Operand:
     """E_Q, E_K or E_V and its variance: zero for what was given, the projection's error for what was projected."""
     value = _finite(value)
-    exact_bits = int(np.array_equal(round_to_bits(value, policy.operand_bits), value)) if policy.operand else 1
+    exact_bits = (
+        int(np.array_equal(round_to_bits(value, policy.operand_bits), value)) if policy.operand else 1
+    )
     worst, variance = np.zeros(value.shape), np.zeros(value.shape)
     if problem.layer:
         x, w = _finite(problem.inputs[name][b]), problem.inputs[weight][i]
@@ -143,7 +147,11 @@ def _projection(x: Array, w: Array, bias: Array, has_bias: bool, policy: Policy)
     width = x.shape[1]
     product, size = x @ w, np.abs(x) @ np.abs(w)
     result = product + bias
-    rounded = sum(not np.array_equal(round_to_bits(m, policy.operand_bits), m) for m in (x, w)) if policy.operand else 0
+    rounded = (
+        sum(not np.array_equal(round_to_bits(m, policy.operand_bits), m) for m in (x, w))
+        if policy.operand
+        else 0
+    )
     worst = (
         (width + 1) * policy.accumulation * (size + np.abs(bias))
         + rounded * policy.operand * size
@@ -195,9 +203,9 @@ def _softmax(
         entering = worst + (u_l + 2 * u_a) * np.abs(scaled)
         steepest = 1 - np.tanh(np.maximum(np.abs(scaled) - entering, 0.0) / cap) ** 2
         worst = steepest * entering + (8 * u_a + 2 * u_l) * np.abs(logits)
-        variance = slope**2 * (variance + u_l**2 / 3 * scaled**2) + (
-            (4 * u_a) ** 2 / 3 + 2 * u_l**2 / 3
-        ) * logits**2
+        variance = (
+            slope**2 * (variance + u_l**2 / 3 * scaled**2) + ((4 * u_a) ** 2 / 3 + 2 * u_l**2 / 3) * logits**2
+        )
     if problem.has_bias:
         bias = _finite(problem.bias[b, h])
         logits = logits + bias
@@ -267,15 +275,20 @@ def _head(
         + (p @ value.worst) @ abs_w
         + (1.25 * n * u_a + operands * policy.operand) * (absolute @ abs_w)
     )
-    variance = _logit_variance(softmax, u, average)
-    common = sum_variance(u_a, n * softmax.ties.coherence, (p**2).sum(axis=-1, keepdims=True), np.ones_like(n))
+    moved = _logit_variance(softmax, u, average)
+    common = sum_variance(
+        u_a, n * softmax.ties.coherence, (p**2).sum(axis=-1, keepdims=True), np.ones_like(n)
+    )
     products = p**2 @ v**2
-    variance = (
-        variance
+    variance: Array = (
+        moved
         + (common + (2 * u_a) ** 2 + 2 * u_l**2 / 3) * average**2
         + u_s**2 / 3 * softmax.ties.spread(p[:, :, None] * u[None])
         + (p**2 @ value.variance) @ square_w
-        + (sum_variance(u_a, n * softmax.ties.coherence, products, z) + operands * policy.operand**2 / 3 * products)
+        + (
+            sum_variance(u_a, n * softmax.ties.coherence, products, z)
+            + operands * policy.operand**2 / 3 * products
+        )
         @ square_w
     )
     seen = softmax.visible.astype(np.float64)
@@ -285,7 +298,7 @@ def _head(
         worst = worst + u_s * (np.abs(z) @ abs_w)
         variance = variance + u_s**2 / 3 * (z**2 @ square_w)
         floor = floor + policy.underflow * abs_w.sum(axis=0)
-    some = seen.any(axis=-1, keepdims=True).astype(np.float64)
+    some = seen.max(axis=-1, keepdims=True, initial=0.0)
     return Head(worst, variance, floor, np.abs(z) @ abs_w, z**2 @ square_w, some)
 
 
@@ -395,7 +408,9 @@ def _weights(softmax: Softmax, policy: Policy) -> Limits:
     keys = softmax.scale * softmax.slope[:, :, None] * softmax.key[None]  # [rows, kv_len, d_k]
     centred = keys - np.einsum("nm,nmd->nd", p, keys)[:, None]
     variance = np.maximum(variance, 0.0) + p**2 * np.einsum("nmd,nd->nm", centred**2, softmax.query_variance)
-    variance = variance + p**2 * (_normaliser_variance(softmax, policy) + policy.storage**2 / 3 + stored**2 / 3)
+    variance = variance + p**2 * (
+        _normaliser_variance(softmax, policy) + policy.storage**2 / 3 + stored**2 / 3
+    )
     return worst, np.sqrt(variance) + floor
 
 

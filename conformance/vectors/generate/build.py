@@ -42,7 +42,9 @@ def build(draft: Draft) -> Case:
     bounds: dict[str, dict[str, dict[str, Bound]]] = {name: {} for name in wanted}
     for policy, stands_for in _held(draft, problem, approximation, excluded):
         for name, (worst, rms) in limits(problem, approximation, policy, wanted).items():
-            bound = Bound(_kept(worst, np.ceil).reshape(reduced[name]), _kept(rms, np.round).reshape(reduced[name]))
+            bound = Bound(
+                _kept(worst, np.ceil).reshape(reduced[name]), _kept(rms, np.round).reshape(reduced[name])
+            )
             bounds[name].setdefault(policy.dtype, {}).update(dict.fromkeys(stands_for, bound))
     rms_applies = _rms_applies(problem, approximation)
     expected = {
@@ -59,7 +61,9 @@ def build(draft: Draft) -> Case:
     return _case(draft, _features(draft, problem), excluded, expected)
 
 
-def _case(draft: Draft, features: tuple[str, ...], excluded: dict[str, str], expected: dict[str, Golden]) -> Case:
+def _case(
+    draft: Draft, features: tuple[str, ...], excluded: dict[str, str], expected: dict[str, Golden]
+) -> Case:
     dtypes = tuple(dtype for dtype in DTYPES if dtype not in excluded)
     if not dtypes:
         raise ValueError(f"{draft.id}: no dtype can hold it")
@@ -143,9 +147,9 @@ def _overflow(problem: Problem, a: Approximation, policy: Policy) -> str | None:
                 problem.inputs.get(bias, np.zeros((1, 1)))[:, None, :]
             )
         heads = np.abs(_finite(a.heads))
-        stored["the layer's output"] = np.einsum("bhnd,hdo->bno", heads, np.abs(problem.inputs["w_o"])) + np.abs(
-            problem.inputs.get("b_o", np.zeros(1))
-        )
+        stored["the layer's output"] = np.einsum(
+            "bhnd,hdo->bno", heads, np.abs(problem.inputs["w_o"])
+        ) + np.abs(problem.inputs.get("b_o", np.zeros(1)))
     for what, sizes in stored.items():
         if sizes.size and sizes.max() > policy.max_finite / 2:
             return f"{what} overflows {policy.dtype}"
@@ -231,11 +235,11 @@ def _shape_features(draft: Draft, problem: Problem) -> set[str]:
     for name in ("mask", "attn_bias"):
         if name in draft.inputs:
             shape = draft.inputs[name].shape
-            if any(size == 1 != whole for size, whole in zip(shape, full[len(full) - len(shape) :], strict=True)):
+            if any(
+                size == 1 != whole for size, whole in zip(shape, full[len(full) - len(shape) :], strict=True)
+            ):
                 found.add("broadcast")
     whole = pose(draft.operation, draft.inputs, draft.options, None)
     if math.prod(full) == 0 or not whole.visible.any(axis=-1).all():
         found.add("empty")
     return found
-
-

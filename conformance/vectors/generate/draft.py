@@ -100,7 +100,7 @@ def project(
     groups, width = kv_heads or heads, d_v or d_k
     d_kv, d_out = d_kv or d_q, d_out or d_q
     d_vv = d_vv or d_kv
-    shapes = {
+    shapes: dict[str, tuple[int, ...]] = {
         "w_q": (heads, d_q, d_k),
         "w_k": (groups, d_kv, d_k),
         "w_v": (groups, d_vv, width),
@@ -114,9 +114,14 @@ def project(
     }
     for name, shape in shapes.items():
         inputs[name] = draws.gauss(*shape, sigma=fan_in[name] ** -0.5, bits=bits)
-    for letter, shape in (("q", (heads, d_k)), ("k", (groups, d_k)), ("v", (groups, width)), ("o", (d_out,))):
-        if letter in biases:
-            inputs[f"b_{letter}"] = draws.gauss(*shape, sigma=0.5, bits=bits)
+    bias_shapes: dict[str, tuple[int, ...]] = {
+        "q": (heads, d_k),
+        "k": (groups, d_k),
+        "v": (groups, width),
+        "o": (d_out,),
+    }
+    for letter in biases:
+        inputs[f"b_{letter}"] = draws.gauss(*bias_shapes[letter], sigma=0.5, bits=bits)
     if past:
         inputs["past_key"] = draws.gauss(*batch, groups, past, d_k, bits=bits)
         inputs["past_value"] = draws.gauss(*batch, groups, past, width, bits=bits)

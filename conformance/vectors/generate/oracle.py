@@ -7,7 +7,7 @@ import flint
 import numpy as np
 
 from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.balls import NotDecided, split
+from conformance.vectors.generate.balls import UndecidedError, split
 from conformance.vectors.generate.exact import Exact
 from conformance.vectors.generate.problem import Array, Problem
 
@@ -17,8 +17,10 @@ LAST_BITS = 12288
 Pair = tuple[Array, Array]
 
 
-def golden(problem: Problem, approximation: Approximation, wanted: Iterable[str]) -> tuple[dict[str, Pair], int]:
-    """hi and lo of every wanted output, and the precision in bits that decided them.
+def golden(
+    problem: Problem, approximation: Approximation, wanted: Iterable[str]
+) -> tuple[dict[str, Pair], int]:
+    """Hi and lo of every wanted output, and the precision in bits that decided them.
 
     Raises:
         ValueError: an output cannot be decided: its exact value lies where two numbers of a dtype meet.
@@ -28,7 +30,7 @@ def golden(problem: Problem, approximation: Approximation, wanted: Iterable[str]
         flint.ctx.prec = bits
         try:
             return _decided(problem, approximation, tuple(wanted)), bits
-        except NotDecided:
+        except UndecidedError:
             bits *= 2
     raise ValueError(f"an output is not decided at {LAST_BITS} bits")
 
@@ -184,7 +186,7 @@ def _merge(problem: Problem, heads: list[Any]) -> Any:
 
 
 def _split_all(balls: Any, shown: Array) -> Pair:
-    """hi and lo of every ball; where the float64 result is not finite, that value itself."""
+    """Hi and lo of every ball; where the float64 result is not finite, that value itself."""
     hi, lo = np.zeros(balls.shape), np.zeros(balls.shape)
     for place, ball in np.ndenumerate(balls):
         if np.isfinite(shown[place]):

@@ -59,7 +59,10 @@ class Problem:
 
 
 def pose(
-    operation: str, inputs: Mapping[str, npt.NDArray[Any]], options: Mapping[str, Any], rows: tuple[int, ...] | None
+    operation: str,
+    inputs: Mapping[str, npt.NDArray[Any]],
+    options: Mapping[str, Any],
+    rows: tuple[int, ...] | None,
 ) -> Problem:
     """The problem that a call of an operation poses."""
     layer = operation == MHA
@@ -111,7 +114,10 @@ def _spread(array: npt.NDArray[Any], batch: tuple[int, ...], full: tuple[int, ..
 
 
 def _visible(
-    inputs: Mapping[str, npt.NDArray[Any]], options: Mapping[str, Any], batch: tuple[int, ...], full: tuple[int, ...]
+    inputs: Mapping[str, npt.NDArray[Any]],
+    options: Mapping[str, Any],
+    batch: tuple[int, ...],
+    full: tuple[int, ...],
 ) -> Bools:
     """Which key each query may attend: the intersection of everything that masks."""
     size, _, q_len, kv_len = full

@@ -29,7 +29,9 @@ def write(directory: Path, cases: Iterable[tuple[Case, bool]]) -> None:
     index = {
         "vectors_version": VECTORS_VERSION,
         "spec_version": SPEC_VERSION,
-        "files": {name: hashlib.sha256((directory / name).read_bytes()).hexdigest() for name in sorted(files)},
+        "files": {
+            name: hashlib.sha256((directory / name).read_bytes()).hexdigest() for name in sorted(files)
+        },
         "cases": entries,
     }
     (directory / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")

@@ -138,7 +138,14 @@ def _plain() -> Iterator[Draft]:
 
 
 def _scales() -> Iterator[Draft]:
-    scales = (("given", 0.75), ("one", 1.0), ("zero", 0.0), ("negative", -0.5), ("two", 2.0), ("full-mantissa", 0.3))
+    scales = (
+        ("given", 0.75),
+        ("one", 1.0),
+        ("zero", 0.0),
+        ("negative", -0.5),
+        ("two", 2.0),
+        ("full-mantissa", 0.3),
+    )
     for name, scale in scales:
         yield attend(
             f"attention/scale-{name}",

@@ -8,7 +8,9 @@ from conformance.names import MHA
 from conformance.vectors.generate.draft import Draft, project
 
 _X = np.array([[1.0, 0, 1, 0], [0, 1, 0, 1]])
-_HALVES = np.array([[[1.0, 0], [0, 1], [0, 0], [0, 0]], [[0, 0], [0, 0], [1.0, 0], [0, 1]]])  # [H, d_model, d_k]
+_HALVES = np.array(
+    [[[1.0, 0], [0, 1], [0, 0], [0, 0]], [[0, 0], [0, 0], [1.0, 0], [0, 1]]]
+)  # [H, d_model, d_k]
 PRINTED_GAIN = 97 / 128
 """a in W_Q = W_K = diag(1, 1, a, a): softmax([a^2 / sqrt 2, 0]) prints as 0.60, 0.40, and a is exact."""
 

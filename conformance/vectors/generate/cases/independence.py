@@ -1,6 +1,7 @@
 """The same call by another path: memory layout, neighbours, what else is asked for, a second call."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -85,11 +86,12 @@ def drafts() -> Iterator[Draft]:
         key=both.inputs["key"][2:],
         value=both.inputs["value"][2:],
     )
-    for name, asked in (
-        ("bare", {}),
-        ("weights", {"return_weights": True}),
-        ("lse", {"return_lse": True}),
-    ):
+    asked_for: dict[str, dict[str, Any]] = {
+        "bare": {},
+        "weights": {"return_weights": True},
+        "lse": {"return_lse": True},
+    }
+    for name, asked in asked_for.items():
         mask = Draws("independence/asked-mask").mask(2, 3, 7, 7, share=0.6)
         yield attend(
             f"independence/asked-{name}",

@@ -1,6 +1,7 @@
 """Inputs chosen for what they do to rounding: signature sets, large and small numbers, full mantissas."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +62,11 @@ def _signatures() -> Iterator[Draft]:
 def _large() -> Iterator[Draft]:
     draws = Draws("numerics/large")
     for name, spread, note in (
-        ("peaked", 16.0, "Logits of some hundreds: one key takes nearly all weight, and exp without a maximum overflows"),
+        (
+            "peaked",
+            16.0,
+            "Logits of some hundreds: one key takes nearly all weight, and exp without a maximum overflows",
+        ),
         ("huge-logits", 90.0, "Logits of several thousand: beyond the range of exp in every dtype"),
     ):
         yield attend(
@@ -172,7 +177,8 @@ def _small() -> Iterator[Draft]:
 
 
 def _full_mantissa() -> Iterator[Draft]:
-    for name, sizes in (("attention", {"kv_len": 33, "d_k": 16}), ("small", {})):
+    cases: dict[str, dict[str, Any]] = {"attention": {"kv_len": 33, "d_k": 16}, "small": {}}
+    for name, sizes in cases.items():
         yield attend(
             f"numerics/full-mantissa-{name}",
             "Inputs of 24 significant bits: a silent cast to 16 bits, or TF32, shows.",

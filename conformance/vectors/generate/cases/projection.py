@@ -1,6 +1,7 @@
 """The layer: projections, biases, widths, and every attention option on the projected heads."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -23,11 +24,15 @@ def _projections() -> Iterator[Draft]:
         biases="",
     )
     for letter in "qkvo":
-        extra = {"sinks": exact([0.5, -1.0, 2.0])} if letter == "k" else {}
+        extra: dict[str, Any] = {"sinks": exact([0.5, -1.0, 2.0])} if letter == "k" else {}
         yield project(
             f"projection/bias-{letter}",
             f"b_{letter} alone is given."
-            + (" A sink makes it visible: without one a key bias moves all logits of a row alike." if extra else ""),
+            + (
+                " A sink makes it visible: without one a key bias moves all logits of a row alike."
+                if extra
+                else ""
+            ),
             "PROJ-2",
             biases=letter,
             **extra,

@@ -1,6 +1,7 @@
 """Calls that the spec refuses: any exception but NotImplementedError passes, numbers do not."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -21,17 +22,21 @@ def drafts() -> Iterator[Draft]:
     yield from _layer()
 
 
-def _refused(name: str, note: str, *covers: str, **given: object) -> Draft:
+def _refused(name: str, note: str, *covers: str, **given: Any) -> Draft:
     given = {"query": _Q, "key": _K, "value": _V, **given}
-    return attend(f"validation/{name}", note, *covers, raises=True, **given)  # type: ignore[arg-type]
+    return attend(f"validation/{name}", note, *covers, raises=True, **given)
 
 
 def _shapes() -> Iterator[Draft]:
     d = Draws("validation/shapes")
     yield _refused("key-width", "key has another d_k than query.", "SHAPE-5", key=d.gauss(2, 3, 7, 5))
     yield _refused("value-length", "value has another length than key.", "SHAPE-5", value=d.gauss(2, 3, 6, 4))
-    yield _refused("batch", "key and value have another batch than query.", "SHAPE-5", key=d.gauss(1, 3, 7, 4))
-    yield _refused("value-heads", "value has another number of heads than key.", "SHAPE-5", value=d.gauss(2, 1, 7, 4))
+    yield _refused(
+        "batch", "key and value have another batch than query.", "SHAPE-5", key=d.gauss(1, 3, 7, 4)
+    )
+    yield _refused(
+        "value-heads", "value has another number of heads than key.", "SHAPE-5", value=d.gauss(2, 1, 7, 4)
+    )
     yield _refused("rank", "query has an axis less than key and value.", "SHAPE-11", query=d.gauss(3, 5, 4))
     yield _refused(
         "rank-2",
@@ -48,7 +53,9 @@ def _shapes() -> Iterator[Draft]:
         query=np.zeros((2, 3, 5, 0)),
         key=np.zeros((2, 3, 7, 0)),
     )
-    yield _refused("d-v-zero", "d_v of zero: there is nothing to average.", "SHAPE-6", value=np.zeros((2, 3, 7, 0)))
+    yield _refused(
+        "d-v-zero", "d_v of zero: there is nothing to average.", "SHAPE-6", value=np.zeros((2, 3, 7, 0))
+    )
     yield _refused(
         "no-heads",
         "No heads at all: groups are not defined.",
@@ -77,7 +84,9 @@ def _shapes() -> Iterator[Draft]:
 def _masks() -> Iterator[Draft]:
     d = Draws("validation/masks")
     yield _refused("mask-rank-3", "A mask of rank 3 beside rank 4.", "SHAPE-7", mask=d.mask(3, 5, 7))
-    yield _refused("mask-shape", "A mask whose last axis is neither kv_len nor one.", "SHAPE-7", mask=d.mask(5, 6))
+    yield _refused(
+        "mask-shape", "A mask whose last axis is neither kv_len nor one.", "SHAPE-7", mask=d.mask(5, 6)
+    )
     yield _refused("bias-rank-3", "A bias of rank 3 beside rank 4.", "SHAPE-7", attn_bias=d.gauss(2, 5, 7))
     yield _refused(
         "mask-of-integers",
@@ -88,7 +97,9 @@ def _masks() -> Iterator[Draft]:
     yield _refused("mask-of-floats", "A mask of floats: it could be a bias.", "DTYPE-4", mask=d.gauss(5, 7))
     yield _refused("bias-of-bools", "A bias of bools: it could be a mask.", "DTYPE-5", attn_bias=d.mask(5, 7))
     yield _refused("causal-no-offset", "Causal with unequal lengths and no offset.", "MASK-7", is_causal=True)
-    yield _refused("window-no-offset", "A window with unequal lengths and no offset.", "MASK-7", window=(1, 1))
+    yield _refused(
+        "window-no-offset", "A window with unequal lengths and no offset.", "MASK-7", window=(1, 1)
+    )
     yield _refused(
         "lengths-shape",
         "Three lengths for a batch of two.",
@@ -133,12 +144,17 @@ def _kinds() -> Iterator[Draft]:
 
 def _layer() -> Iterator[Draft]:
     d = Draws("validation/layer")
-    for name, note, given in (
+    refused: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("layer-w-q", "w_q reads another width than the query has.", {"w_q": d.gauss(3, 8, 4)}),
-        ("layer-w-k-width", "w_k makes keys of another width than w_q makes queries.", {"w_k": d.gauss(3, 9, 5)}),
+        (
+            "layer-w-k-width",
+            "w_k makes keys of another width than w_q makes queries.",
+            {"w_k": d.gauss(3, 9, 5)},
+        ),
         ("layer-w-v-heads", "w_v has another number of heads than w_k.", {"w_v": d.gauss(1, 9, 4)}),
         ("layer-w-o", "w_o has another number of heads than w_q.", {"w_o": d.gauss(2, 4, 9)}),
         ("layer-b-q", "b_q has the shape of a flat bias.", {"b_q": d.gauss(12)}),
         ("layer-b-o", "b_o has another width than w_o makes.", {"b_o": d.gauss(8)}),
-    ):
+    )
+    for name, note, given in refused:
         yield project(f"validation/{name}", note, "PROJ-6", raises=True, **given)
