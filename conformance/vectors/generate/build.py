@@ -137,7 +137,6 @@ def _overflow(problem: Problem, a: Approximation, policy: Policy) -> str | None:
     products = np.abs(_finite(a.query)) @ np.swapaxes(np.abs(_finite(a.key)), -1, -2)
     scaled = products * abs(problem.multiplier)
     stored = {
-        "the attn_bias": np.abs(problem.bias[seen]),
         "the output": np.abs(_finite(a.weights)) @ np.abs(_finite(a.value)),
     }
     if problem.layer:
@@ -153,6 +152,9 @@ def _overflow(problem: Problem, a: Approximation, policy: Policy) -> str | None:
     for what, sizes in stored.items():
         if sizes.size and sizes.max() > policy.max_finite / 2:
             return f"{what} overflows {policy.dtype}"
+    biased = scaled[seen] + np.abs(problem.bias[seen])
+    if biased.size and biased.max() > policy.max_finite * (1 + policy.storage / 2):
+        return f"a logit with its bias overflows {policy.dtype}"
     for what, sizes in (("an unscaled logit", products[seen]), ("a scaled logit", scaled[seen])):
         if sizes.size and sizes.max() > policy.max_logit / 2:
             return f"{what} may overflow {policy.dtype} where it is stored in it, as {policy.name} admits"

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 
+import ml_dtypes
 import numpy as np
 
+from conformance.dtypes import NUMPY_DTYPES
 from conformance.vectors.generate.draft import Draft, attend
-from conformance.vectors.generate.draws import Draws, exact
+from conformance.vectors.generate.draws import Draws, exact, round_to_bits
 
 
 def drafts() -> Iterator[Draft]:
@@ -277,16 +279,19 @@ def _biases() -> Iterator[Draft]:
         attn_bias=lowest,
         scale=0.5,
     )
-    finfo_min = np.full((5, 7), float(np.finfo(np.float32).min))
-    finfo_min[0, :3] = 0.0
-    yield attend(
-        "attention/bias-finfo-min",
-        "A row of the lowest float32 is a row of equal numbers, so its weights are uniform: not empty, not NaN.",
-        "ATT-9",
-        "MASK-15",
-        attn_bias=finfo_min,
-        only=("float64",),
-    )
+    for dtype in ("float32", "float16", "bfloat16"):
+        smallest = float(ml_dtypes.finfo(NUMPY_DTYPES[dtype]).min)
+        lowest = np.full((5, 7), smallest)
+        lowest[0, :3] = 0.0
+        yield attend(
+            f"attention/bias-lowest-{dtype}",
+            f"Rows whose bias is the lowest {dtype} everywhere are shifted: not empty, not NaN. The values lie far "
+            "from zero, and rounding may flatten the weights.",
+            "ATT-9",
+            "MASK-15",
+            attn_bias=lowest,
+            value=round_to_bits(draws.gauss(2, 3, 7, 4) + 6.0),
+        )
     yield attend(
         "attention/bias-float32",
         "A float32 bias beside operands of another dtype is brought to the logits, and the output keeps its dtype.",

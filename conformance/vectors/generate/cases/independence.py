@@ -54,8 +54,9 @@ def drafts() -> Iterator[Draft]:
     )
     yield attend(
         "independence/repeated",
-        "The third of three equal calls gives what the first gave.",
+        "The third of three equal calls gives what the first gave: no state, and no dropout.",
         "IND-4",
+        "ATT-15",
         repeat=3,
         mask=draws.mask(5, 7, share=0.8) | (np.arange(7) == 0),
     )

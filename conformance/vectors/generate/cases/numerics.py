@@ -147,10 +147,9 @@ def _small() -> Iterator[Draft]:
     )
     yield attend(
         "numerics/tiny-values",
-        "Values near 2^-12: float16 outputs near its subnormal numbers.",
+        "Values near 2^-11: float16 outputs near its subnormal numbers.",
         "NUM-1",
-        value=draws.gauss(2, 3, 7, 4) / 4096,
-        kv_len=7,
+        value=round_to_bits(draws.gauss(2, 3, 7, 4) / 2048),
     )
     gaps = np.zeros((5, 7))
     gaps[:, 3:] = -round_to_bits(np.linspace(4.0, 80.0, 4))
