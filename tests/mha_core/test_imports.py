@@ -1,0 +1,76 @@
+"""The core imports array_api_compat and the standard library, and no framework comes with it."""
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mha_core
+
+SOURCES = sorted(Path(mha_core.__file__).parent.rglob("*.py"))
+FRAMEWORKS = {
+    "numpy",
+    "torch",
+    "jax",
+    "array_api_strict",
+    "ml_dtypes",
+    "dask",
+    "cupy",
+    "tensorflow",
+    "conformance",
+}
+
+
+def imported(path):
+    """The top-level packages that a source file imports anywhere in it."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add("." if node.level else str(node.module).partition(".")[0])
+    return names
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_imports_in_the_source(path):
+    assert imported(path) <= {"array_api_compat", "mha_core"} | set(sys.stdlib_module_names)
+
+
+def test_there_is_source_to_look_at():
+    assert len(SOURCES) > 5
+    assert set().union(*map(imported, SOURCES)) >= {"array_api_compat", "mha_core"}
+
+
+def test_importing_the_core_loads_no_framework():
+    code = "import sys, mha_core; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    path = str(Path(mha_core.__file__).parents[1])
+    program = f"import sys; sys.path.insert(0, {path!r}); {code}"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.split()
+    assert "mha_core" in loaded
+    assert not FRAMEWORKS & set(loaded)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_no_branch_names_a_framework(path):
+    """Code may not single a library out: strings and attributes of the source name none, docstrings aside."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    words = {
+        str(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and id(node) not in docs and isinstance(node.value, str)
+    } | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not {
+        w for w in words if w in FRAMEWORKS or w.startswith(("is_torch", "is_jax", "is_numpy", "is_dask"))
+    }
+
+
+def test_typed():
+    spec = importlib.util.find_spec("mha_core")
+    assert (Path(spec.origin).parent / "py.typed").exists()
