@@ -13,7 +13,9 @@ from conformance.vectors.load import Vectors
 UNIT = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-2, "bfloat16": 1e-1}
 
 
-def golden_of(exact: Array, rows: tuple[int, ...] | None = None, rms_applies: bool = False, **bound: Any) -> Golden:
+def golden_of(
+    exact: Array, rows: tuple[int, ...] | None = None, rms_applies: bool = False, **bound: Any
+) -> Golden:
     """A golden with a bound of one size for each dtype, half of it under `fused`; -2 is the query axis."""
     exact = np.asarray(exact, np.float64)
     hi = exact if rows is None else exact[..., list(rows), :]
@@ -29,11 +31,15 @@ def golden_of(exact: Array, rows: tuple[int, ...] | None = None, rms_applies: bo
         hi=hi,
         lo=np.zeros_like(hi),
         rms_applies=rms_applies,
-        bounds={dtype: {policy: bounds(dtype, share) for policy, share in policies.items()} for dtype in UNIT},
+        bounds={
+            dtype: {policy: bounds(dtype, share) for policy, share in policies.items()} for dtype in UNIT
+        },
     )
 
 
-def attend(query: Array, key: Array, value: Array, *, scale: float | None = None, is_causal: bool = False) -> Array:
+def attend(
+    query: Array, key: Array, value: Array, *, scale: float | None = None, is_causal: bool = False
+) -> Array:
     """Plain attention in float64, of equal lengths and heads."""
     query, key, value = (array.astype(np.float64) for array in (query, key, value))
     logits = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -48,7 +54,10 @@ def case_of(id: str = "core/plain", **fields: Any) -> Case:  # noqa: A002 -- the
     random = np.random.default_rng(7)
     inputs = fields.pop(
         "inputs",
-        {name: random.integers(-8, 8, (2, 3, 4)).astype(np.float32) / 8 for name in ("query", "key", "value")},
+        {
+            name: random.integers(-8, 8, (2, 3, 4)).astype(np.float32) / 8
+            for name in ("query", "key", "value")
+        },
     )
     options = fields.pop("options", {})
     plain = {name: inputs[name] for name in ("query", "key", "value")}

@@ -55,7 +55,9 @@ def case(**fields: Any) -> Case:
     return Case(**{**made, **fields})
 
 
-def off(change: float, index: tuple[int, ...] = (0, 1, 3), exact: Array = EXACT, dtype: str = "float32") -> Array:
+def off(
+    change: float, index: tuple[int, ...] = (0, 1, 3), exact: Array = EXACT, dtype: str = "float32"
+) -> Array:
     array = np.array(exact, dtype)
     array[index] = array[index] + change
     return array
@@ -271,7 +273,10 @@ def test_messages() -> None:
     def message(outputs: Mapping[str, Array], asked: Case | None = None) -> str:
         return judge(asked or case(), "float32", "eager", outputs).message
 
-    assert message({"output": np.zeros((2, 3), np.float32)}) == "output has shape (2, 3), wanted (1, 3, 4) (SHAPE-2)"
+    assert (
+        message({"output": np.zeros((2, 3), np.float32)})
+        == "output has shape (2, 3), wanted (1, 3, 4) (SHAPE-2)"
+    )
     assert message({"output": EXACT.copy()}) == "output has dtype float64, wanted float32 (DTYPE-1)"
     assert message({}) == "output is missing: got nothing (SHAPE-2)"
     assert message({"output": off(NAN)}) == "output[0, 1, 3] is nan, wanted 2 (NUM-6); 1 of 12 elements"
@@ -280,7 +285,10 @@ def test_messages() -> None:
         == "output[0, 1, 3] is 4, wanted 2 +- 0.001: 2e+03 times what is allowed (NUM-1); 1 of 12 elements"
     )
     exact = case(expected={"output": golden(worst=0.0, rms=0.0)})
-    assert message({"output": off(2.0)}, exact) == "output[0, 1, 3] is 4, wanted exactly 2 (NUM-1); 1 of 12 elements"
+    assert (
+        message({"output": off(2.0)}, exact)
+        == "output[0, 1, 3] is 4, wanted exactly 2 (NUM-1); 1 of 12 elements"
+    )
     assert message({"output": off(0)}, case(raises=True)) == "accepted what must be refused (ATT-1, SHAPE-5)"
     asked, dtype, policy, outputs, _ = TABLE["RMS of many"]
     assert judge(asked, dtype, policy, outputs).message == (

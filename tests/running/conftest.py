@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-TARGETS = '''
+TARGETS = """
 import os, signal, sys, time
 import numpy as np
 
@@ -127,7 +127,7 @@ class Misspelt:
 
 instance = Attention()
 number = 3
-'''
+"""
 
 
 @pytest.fixture

@@ -130,7 +130,9 @@ def test_a_python_object(make_case: Make) -> None:
 
 
 def test_accuracy_replaces_the_target_s(targets: Path, make_case: Make) -> None:
-    started = next(iter(run(Request(target=f"{targets}:good", accuracy="fused", in_process=True), [make_case()])))
+    started = next(
+        iter(run(Request(target=f"{targets}:good", accuracy="fused", in_process=True), [make_case()]))
+    )
     assert isinstance(started, Started)
     assert started.accuracy == "fused"
 
@@ -152,7 +154,7 @@ def test_requests_that_make_no_sense(request_: dict[str, object], message: str) 
         Request(**request_)  # type: ignore[arg-type]
 
 
-PROGRAM = '''
+PROGRAM = """
 import json, sys
 behaviour = sys.argv[1]
 for line in sys.stdin:
@@ -171,7 +173,7 @@ for line in sys.stdin:
         print(json.dumps(answers[behaviour]) if behaviour in answers else behaviour, flush=True)
     else:
         break
-'''
+"""
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,11 @@ for line in sys.stdin:
     [
         ("value", "fail", "output["),
         ("error", "error", "cannot"),
-        ("unknown", "fail", "the answer is not of the protocol: Additional properties are not allowed ('why' was"),
+        (
+            "unknown",
+            "fail",
+            "the answer is not of the protocol: Additional properties are not allowed ('why' was",
+        ),
         ("other", "fail", "the answer is not of the protocol: id: got 'other', wanted 'core/plain'"),
         ("short", "fail", "the answer is not of the protocol: output has 3 bytes of data, wanted 36"),
         ("debug print", "fail", "the answer is not of the protocol: 'debug print' is no line of JSON"),
@@ -198,9 +204,12 @@ def test_programs(tmp_path: Path, make_case: Make, behaviour: str, verdict: str,
     [
         (PROGRAM % "sofcap", "unknown name in the features of .* 'sofcap'; did you mean 'softcap'"),
         ("print('hello', flush=True); input()", "answered the start with what is no start reply: 'hello'"),
-        ("raise SystemExit('no GPU')", "did not start: the process exited with status 1; its last line was: no GPU"),
-        ("print('{\"error\": \"protocol 1 is too old\"}')", "protocol 1 is too old"),
-        ("print('{\"name\": \"x\"}')", "'version' is a required property"),
+        (
+            "raise SystemExit('no GPU')",
+            "did not start: the process exited with status 1; its last line was: no GPU",
+        ),
+        ('print(\'{"error": "protocol 1 is too old"}\')', "protocol 1 is too old"),
+        ('print(\'{"name": "x"}\')', "'version' is a required property"),
     ],
 )
 def test_programs_that_do_not_start(tmp_path: Path, make_case: Make, program: str, message: str) -> None:
@@ -235,7 +244,8 @@ def test_a_program_that_never_reads_blocks_nothing(
 def test_a_process_that_cannot_be_started_again(tmp_path: Path, targets: Path, make_case: Make) -> None:
     flag = tmp_path / "once"
     text = targets.read_text().replace(
-        "calls = 0", f"import pathlib\nflag = pathlib.Path({str(flag)!r})\nassert not flag.exists()\nflag.touch()"
+        "calls = 0",
+        f"import pathlib\nflag = pathlib.Path({str(flag)!r})\nassert not flag.exists()\nflag.touch()",
     )
     targets.write_text(text)
     first, second, third = rows(f"{targets}:dying", make_case("a/a"), make_case("a/b"), make_case("a/c"))
@@ -248,7 +258,7 @@ def test_isolated_dtypes_get_their_own_process(tmp_path: Path, make_case: Make) 
     path = tmp_path / "program.py"
     text = PROGRAM % "scale"
     text = text.replace('"dtypes": ["float32"]', '"dtypes": ["float32", "float64"], "isolate": ["float64"]')
-    text = text.replace('answers = {', 'answers = {"pid": {"id": message["id"], "error": str(os.getpid())},')
+    text = text.replace("answers = {", 'answers = {"pid": {"id": message["id"], "error": str(os.getpid())},')
     path.write_text(text.replace("import json", "import os, json"))
     _, *found = run(Request(command=(sys.executable, str(path), "pid")), [make_case("a/a"), make_case("a/b")])
     pids: dict[str, set[str]] = {"float32": set(), "float64": set()}

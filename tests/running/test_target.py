@@ -1,0 +1,272 @@
+"""Targets by every kind of name, what they claim, and every way in which they are refused."""
+
+import re
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conformance.errors import UsageError
+from conformance.names import DEFAULT_FEATURES, MHA, OPTION_FEATURES, SDPA
+from conformance.running.call import call
+from conformance.running.target import adopt, implementations, load
+
+
+def arrays(**more: Any) -> dict[str, Any]:
+    random = np.random.default_rng(3)
+    return {**{name: random.random((2, 3, 4), np.float32) for name in ("query", "key", "value")}, **more}
+
+
+def test_backends_have_names() -> None:
+    assert implementations()["numpy"] == "backends.numpy_backend"
+
+
+@pytest.mark.parametrize("name", ["good", "by_position", "scaled", "Attention", "instance"])
+def test_attributes_of_a_file(targets: Path, name: str) -> None:
+    assert load(f"{targets}:{name}").hello.operations == (SDPA,)
+
+
+def test_attributes_of_a_module(targets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(targets.parent))
+    assert load("fakes:instance.scaled_dot_product_attention").hello.name == SDPA
+
+
+def test_a_module_itself(tmp_path: Path) -> None:
+    path = tmp_path / "whole.py"
+    path.write_text(
+        "__version__ = '7'\ndef multi_head_attention(query, key, value, *, w_q, w_k, w_v, w_o): ..."
+    )
+    hello = load(str(path)).hello
+    assert (hello.name, hello.version, hello.operations) == ("whole", "7", (MHA,))
+
+
+def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "neighbour_of_a_target.py").write_text("def attention(query, key, value): ...")
+    path = tmp_path / "importing.py"
+    path.write_text("from neighbour_of_a_target import attention")
+    assert load(f"{path}:attention").hello.name == "attention"
+
+
+def test_what_an_object_says(targets: Path) -> None:
+    hello = load(f"{targets}:Attention").hello
+    assert (hello.name, hello.version, hello.accuracy) == ("my attention", "0.3", "fused")
+    assert hello.dtypes == ("float64", "float32")
+    assert hello.environment["numpy"] == np.__version__
+
+
+def test_what_a_bare_function_says() -> None:
+    def attention(query: Any, key: Any, value: Any, *, mask: Any = None, past_key: Any = None) -> None: ...
+
+    hello = adopt(attention, "attention").hello
+    assert (hello.name, hello.dtypes, hello.accuracy) == ("attention", ("float32",), "eager")
+    assert set(hello.features) == {"mask", *DEFAULT_FEATURES}, "half a cache is no cache"
+
+
+def test_options_are_claims() -> None:
+    def everything(query: Any, key: Any, value: Any, **options: Any) -> None: ...
+
+    assert set(adopt(everything, "x").hello.features) == {*OPTION_FEATURES, *DEFAULT_FEATURES}
+
+
+def test_declared_features_replace_the_signature_s(targets: Path) -> None:
+    assert load(f"{targets}:opted_out").hello.features == ("empty",)
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "operation"),
+    [("attention", None, SDPA), ("attention", MHA, MHA), (MHA, None, MHA), (MHA, SDPA, MHA)],
+)
+def test_name_or_op_says_the_operation(name: str, op: str | None, operation: str) -> None:
+    def function(query: Any, key: Any, value: Any, **options: Any) -> None: ...
+
+    function.__name__ = name
+    assert adopt(function, "x", op).hello.operations == (operation,)
+
+
+def test_builtin_without_signature_goes_by_position() -> None:
+    how = adopt(np.add, "x").calls[SDPA]
+    assert not how.by_keyword
+
+
+def make(**attributes: Any) -> Any:
+    return type("Made", (), {SDPA: staticmethod(lambda query, key, value: query), **attributes})
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "feature": (make(features={"sofcap"}), "unknown feature of x: 'sofcap'; did you mean 'softcap'?"),
+    "features as a string": (make(features="mask"), "features must be a set of names, got 'mask'"),
+    "dtype": (make(dtypes=("float23",)), "unknown dtype of x: 'float23'; did you mean 'float32'?"),
+    "accuracy": (make(accuracy="fuzed"), "unknown accuracy 'fuzed'; did you mean 'fused'?"),
+    "layout": (make(layout="bhdl"), "unknown layout 'bhdl'; did you mean"),
+    "array type": (
+        make(array_type="array_api_stric"),
+        "no importable library; did you mean 'array-api-strict'?",
+    ),
+    "device": (
+        make(device="cuda"),
+        "numpy makes no array on device 'cuda': ValueError: NumPy has the device",
+    ),
+    "name": (make(name=3), "x: name must be a string, got 3"),
+    "property": (
+        make(features=property(lambda self: 1 / 0)),
+        "cannot be read as a target: ZeroDivisionError",
+    ),
+    "number": (3, "x has none of the operations"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_it_says_is_refused(what: str) -> None:
+    target, message = REFUSED[what]
+    with pytest.raises(UsageError, match=re.escape(message)) as caught:
+        adopt(target, "x")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nunpy", "no backend, module or file named 'nunpy'; did you mean 'numpy'?"),
+        ("no.such.module:x", "no backend, module or file named 'no.such.module'"),
+        ("{dir}/fake.py:good", "no file '{dir}/fake.py'; did you mean '{dir}/fakes.py'?"),
+        ("{file}:goood", "cannot find 'goood' in {file}:goood; did you mean 'good'?"),
+        (
+            "{file}:two",
+            "takes (a, b); it must take query, key, value by these names, or 3 arrays by position",
+        ),
+        ("{file}:swapped", "takes (query, value, k); it must take"),
+        ("{file}:needy", "needs the argument 'num_heads', which the suite does not give"),
+        ("{file}:Arguments", "is a class that cannot be made without arguments: TypeError"),
+        ("{file}:Misspelt", "did you mean 'softcap'?"),
+        ("{file}:number", "has none of the operations"),
+        ("{file}", "name what to call, as in {file}:attend"),
+        ("{dir}/broken.py", "cannot import {dir}/broken.py: SyntaxError"),
+        ("{dir}/exiting.py", "cannot import {dir}/exiting.py: SystemExit: 5"),
+        (
+            "{dir}/needing.py",
+            "cannot import {dir}/needing.py: ModuleNotFoundError: No module named 'no_such_thing'",
+        ),
+    ],
+)
+def test_what_cannot_be_loaded(targets: Path, source: str, message: str) -> None:
+    folder = targets.parent
+    (folder / "broken.py").write_text("def")
+    (folder / "exiting.py").write_text("raise SystemExit(5)")
+    (folder / "needing.py").write_text("import no_such_thing")
+    source, message = (text.format(dir=folder, file=targets) for text in (source, message))
+    with pytest.raises(UsageError, match=re.escape(message)) as caught:
+        load(source)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_device_for_own_arrays_is_refused() -> None:
+    with pytest.raises(UsageError, match="makes its arrays itself"):
+        adopt(make(asarray=lambda self, x: x), "x", device="cuda")
+
+
+# Calls
+
+
+def test_an_option_that_is_not_taken_is_unsupported() -> None:
+    def attention(query: Any, key: Any, value: Any, *, scale: Any = None) -> Any:
+        return query
+
+    answer = call(adopt(attention, "x"), SDPA, arrays(), {"softcap": 2.0, "scale": 1.0}, {})
+    assert (answer.kind, answer.message) == ("unsupported", f"{SDPA} does not take softcap")
+    assert call(adopt(attention, "x"), MHA, arrays(), {}, {}).message == f"has no {MHA}"
+
+
+def seen(
+    inputs: dict[str, Any], options: dict[str, Any], operation: str = SDPA, **attributes: Any
+) -> dict[str, Any]:
+    """What a target gets."""
+    got: dict[str, Any] = {}
+
+    def function(self: Any, query: Any, key: Any, value: Any, **rest: Any) -> Any:
+        got.update(query=query, key=key, value=value, **rest)
+        return query
+
+    answer = call(
+        adopt(type("T", (), {operation: function, **attributes}), "x"), operation, inputs, options, {}
+    )
+    assert answer.kind == "outputs", answer.message
+    return {**got, "answer": answer.outputs["output"]}
+
+
+def test_layout_swaps_heads_and_length_of_operands_alone() -> None:
+    mask = np.ones((2, 3, 3), bool)
+    given = arrays(mask=mask, past_key=np.zeros((2, 5, 4), np.float32))
+    got = seen(given, {}, layout="blhd")
+    assert got["query"].shape == (3, 2, 4)
+    assert got["query"].flags.c_contiguous
+    assert got["past_key"].shape == (5, 2, 4)
+    assert got["mask"].shape == (2, 3, 3)
+    assert got["answer"].shape == (2, 3, 4)
+
+
+def test_layout_of_a_layer_swaps_the_past_alone() -> None:
+    weights = {name: np.zeros((2, 4, 5), np.float32) for name in ("w_q", "w_k", "w_v", "w_o")}
+    got = seen(arrays(**weights, past_key=np.zeros((2, 5, 4), np.float32)), {}, MHA, layout="blhd")
+    assert (got["query"].shape, got["past_key"].shape, got["w_q"].shape) == ((2, 3, 4), (5, 2, 4), (2, 4, 5))
+    assert got["answer"].shape == (2, 3, 4)
+
+
+def test_window_is_a_tuple_and_scalars_stay() -> None:
+    got = seen(arrays(), {"window": [1, None], "q_offset": 2, "is_causal": True})
+    assert (got["window"], got["q_offset"], got["is_causal"]) == ((1, None), 2, True)
+
+
+def test_own_conversions() -> None:
+    got = seen(
+        arrays(), {}, asarray=lambda self, x: x.tolist(), to_numpy=lambda self, x: np.array(x, np.float32)
+    )
+    assert isinstance(got["query"], list)
+    assert got["answer"].dtype == np.float32
+
+
+RETURNS: dict[str, tuple[Callable[[Any], Any], dict[str, Any], set[str]]] = {
+    "array": (lambda q: q, {}, {"output"}),
+    "mapping": (lambda q: {"output": q, "lse": q, "weights": None}, {}, {"output", "lse"}),
+    "pair": (lambda q: (q, q), {"return_weights": True}, {"output", "weights"}),
+}
+
+
+@pytest.mark.parametrize("form", RETURNS)
+def test_forms_of_an_answer(form: str) -> None:
+    result, options, names = RETURNS[form]
+
+    def attention(query: Any, key: Any, value: Any, **rest: Any) -> Any:
+        return result(query)
+
+    answer = call(adopt(attention, "x"), SDPA, arrays(), options, {})
+    assert set(answer.outputs) == names
+
+
+def test_named_tuple() -> None:
+    result = namedtuple("result", "output weights lse present_key present_value")
+
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        return result(query, None, None, key, value)
+
+    answer = call(adopt(attention, "x"), SDPA, arrays(), {}, {})
+    assert set(answer.outputs) == {"output", "present_key", "present_value"}
+
+
+def test_a_pair_is_not_guessed_at() -> None:
+    def attention(query: Any, key: Any, value: Any, **rest: Any) -> Any:
+        return query, query
+
+    for options in ({}, {"return_weights": True, "return_lse": True}):
+        answer = call(adopt(attention, "x"), SDPA, arrays(), options, {})
+        assert answer.kind == "wrong"
+        assert answer.message.startswith("returned a tuple of 2 (an array of float32, an array of float32)")
+
+
+def test_no_warning_of_numpy_gets_through() -> None:
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        return query / np.float32(0)
+
+    assert call(adopt(attention, "x"), SDPA, arrays(), {}, {}).kind == "outputs"
