@@ -1,0 +1,262 @@
+"""A second reference of the forward operations, in scalar loops, from the text of spec/*.md alone.
+
+Projections and products are sums of Python integers, so they are exact; from the scale on it is mpmath at
+60 digits. It shares nothing with the oracle: no ball, no matrix, no visibility array, no code.
+
+A number is an integer that counts steps of 2^-shift, or a float if it is NaN or infinite: int * inf, int + nan
+and the like are then what IEEE arithmetic makes of them.
+"""
+
+import itertools
+import math
+from operator import mul
+
+import numpy as np
+from mpmath import mp, mpf
+
+DIGITS = 60
+TERMS = 60_000  # of one case's output projection; beyond it columns are sampled
+
+
+def references(case):
+    """Yields (output, place in hi, value, slack) for what the case expects.
+
+    The value is an mpf, a float if it is NaN or infinite, or None where the spec asks for nothing.
+    The slack is how far this reference itself may be off.
+    """
+    with mp.workdps(DIGITS):
+        yield from _Call(case).references()
+
+
+class _Steps:
+    """An array as integers that count steps of 2^-shift; NaN and infinities stay floats."""
+
+    def __init__(self, array):
+        array = np.asarray(array, np.float64)
+        finite = np.where(np.isfinite(array), array, 0.0)
+        self.shift = next(s for s in range(200) if np.all(np.ldexp(finite, s) % 1 == 0))
+        flat = [
+            int(n) if math.isfinite(x) else x
+            for n, x in zip(
+                np.ldexp(finite, self.shift).ravel().tolist(), array.ravel().tolist(), strict=True
+            )
+        ]
+        self.items = np.empty(array.shape, object)
+        self.items.ravel()[:] = flat
+
+
+def _dot(left, right):
+    return sum(map(mul, left, right))
+
+
+def _real(number, shift):
+    """The number as an mpf; a float if it is not finite."""
+    return number if isinstance(number, float) else mp.ldexp(mpf(number), -shift)
+
+
+def _bad(number):
+    return isinstance(number, float)
+
+
+def _kind(number):
+    """A float of the number, for sums of which only the kind matters: NaN, infinite or neither."""
+    return number if _bad(number) else float(mp.sign(number))
+
+
+class _Call:
+    """One call: its arrays, its sizes, and rows that are computed on demand."""
+
+    def __init__(self, case):
+        self.case = case
+        self.layer = case.operation == "multi_head_attention"
+        self.options = case.options
+        arrays = case.inputs
+        self.batch = arrays["query"].shape[: -2 if self.layer else -3]
+        self.steps = {name: _Steps(a) for name, a in arrays.items() if a.dtype.kind == "f"}
+        self.num_heads = arrays["w_q"].shape[0] if self.layer else arrays["query"].shape[-3]
+        self.num_kv_heads = arrays["w_k"].shape[0] if self.layer else arrays["key"].shape[-3]
+        self.past = arrays["past_key"].shape[-2] if "past_key" in arrays else 0
+        self.q_len = arrays["query"].shape[-2]
+        self.kv_len = self.past + arrays["key"].shape[-2]
+        self.d_k = arrays["w_q"].shape[-1] if self.layer else arrays["query"].shape[-1]
+        self.made = {}  # projected heads by (name, batch entry, head)
+
+    # -- operands ------------------------------------------------------------------------------
+
+    def heads(self, name, b, head):
+        """Rows of one head of query, key or value, past in front, and their shift."""
+        if (name, b, head) not in self.made:
+            rows, shift = self.projected(name, b, head) if self.layer else self.given(name, (*b, head))
+            if name != "query" and self.past:
+                first, other = self.given(f"past_{name}", (*b, head))
+                common = max(shift, other)
+                rows = [[x * 2 ** (common - other) for x in row] for row in first] + [
+                    [x * 2 ** (common - shift) for x in row] for row in rows
+                ]
+                shift = common
+            self.made[name, b, head] = rows, shift
+        return self.made[name, b, head]
+
+    def given(self, name, place):
+        steps = self.steps[name]
+        return steps.items[place].tolist(), steps.shift
+
+    def projected(self, name, b, head):
+        letter = name[0]
+        x, w = self.steps[name], self.steps[f"w_{letter}"]
+        columns = w.items[head].T.tolist()
+        rows = [[_dot(row, column) for column in columns] for row in x.items[b].tolist()]
+        shift = x.shift + w.shift
+        if f"b_{letter}" in self.steps:
+            bias = self.steps[f"b_{letter}"]
+            common = max(shift, bias.shift)
+            offset = [n * 2 ** (common - bias.shift) for n in bias.items[head].tolist()]
+            rows = [[n * 2 ** (common - shift) + o for n, o in zip(row, offset, strict=True)] for row in rows]
+            shift = common
+        return rows, shift
+
+    # -- which key a query may attend ----------------------------------------------------------
+
+    def entry(self, name, b, h, i, j):
+        """The entry of a mask or bias that stands for this place: rank 2, or full rank; an axis of 1 broadcasts."""
+        array = self.case.inputs[name]
+        place = (i, j) if array.ndim == 2 else (*b, h, i, j)
+        return array[tuple(0 if size == 1 else p for size, p in zip(array.shape, place, strict=True))]
+
+    def visible(self, b, h, i, j):
+        inputs, options = self.case.inputs, self.options
+        offset = int(inputs["q_offset"][b]) if "q_offset" in inputs else options.get("q_offset") or 0
+        place = i + offset
+        if "mask" in inputs and not self.entry("mask", b, h, i, j):
+            return False
+        if "attn_bias" in inputs and float(self.entry("attn_bias", b, h, i, j)) == -math.inf:
+            return False
+        if options.get("is_causal") and j > place:
+            return False
+        if options.get("window") is not None:
+            left, right = options["window"]
+            if left is not None and j < place - left:
+                return False
+            if right is not None and j > place + right:
+                return False
+        return not ("kv_lengths" in inputs and j >= int(inputs["kv_lengths"][b]))
+
+    # -- one row of one head -------------------------------------------------------------------
+
+    def logit(self, b, h, i, j, query, key, shift):
+        product = _dot(query, key)
+        scale = self.options.get("scale")
+        if _bad(product):
+            x = product * (1.0 if scale is None else scale)
+        else:
+            x = _real(product, shift)
+            x = x / mp.sqrt(self.d_k) if scale is None else x * mpf(scale)
+        if self.options.get("softcap") is not None:
+            cap = mpf(self.options["softcap"])
+            x = (x if math.isnan(x) else mp.sign(x) * cap) if _bad(x) else cap * mp.tanh(x / cap)
+        if "attn_bias" in self.case.inputs:
+            bias = float(self.entry("attn_bias", b, h, i, j))
+            if not math.isfinite(bias):
+                return bias if not _bad(x) else x + bias
+            x = x + bias
+        return x
+
+    def row(self, b, h, i):
+        """(weights by visible key, lse) of one query of one head; NaN stands for every weight of a NaN row."""
+        g = h // (self.num_heads // self.num_kv_heads)
+        keys = [j for j in range(self.kv_len) if self.visible(b, h, i, j)]
+        if not keys:
+            return {}, -math.inf
+        (queries, q_shift), (all_keys, k_shift) = self.heads("query", b, h), self.heads("key", b, g)
+        logits = {j: self.logit(b, h, i, j, queries[i], all_keys[j], q_shift + k_shift) for j in keys}
+        terms = dict(logits)
+        if "sinks" in self.case.inputs:
+            terms["sink"] = float(self.case.inputs["sinks"][h])
+            terms["sink"] = mpf(terms["sink"]) if math.isfinite(terms["sink"]) else terms["sink"]
+        finite = [x for x in terms.values() if not _bad(x)]
+        if any(_bad(x) and x != -math.inf for x in terms.values()) or not finite:
+            return dict.fromkeys(keys, math.nan), math.nan
+        most = max(finite)
+        powers = {key: mpf(0) if _bad(x) else mp.exp(x - most) for key, x in terms.items()}
+        total = mp.fsum(powers.values())
+        return {j: powers[j] / total for j in keys}, most + mp.log(total)
+
+    def average(self, b, h, weights):
+        """The row of values, each times its weight, and its size in absolute terms, column by column."""
+        g = h // (self.num_heads // self.num_kv_heads)
+        rows, shift = self.heads("value", b, g)
+        width = len(rows[0]) if rows else self.case.inputs["w_v" if self.layer else "value"].shape[-1]
+        result = []
+        for c in range(width):
+            column = {j: rows[j][c] for j in weights}
+            special = [x for x in column.values() if _bad(x)]
+            if any(_bad(p) for p in weights.values()):
+                result.append((math.nan, mpf(0)))
+            elif special:
+                result.append((sum(special), mpf(0)))
+            else:
+                # weights and integers: the sum is short of nothing but the weights' own error
+                total = mp.fdot((p, column[j]) for j, p in weights.items())
+                size = max((abs(x) for x in column.values()), default=0)
+                result.append((mp.ldexp(total, -shift), mp.ldexp(mpf(size), -shift)))
+        return result
+
+    # -- outputs -------------------------------------------------------------------------------
+
+    def references(self):
+        expected = self.case.expected
+        for b in itertools.product(*map(range, self.batch)):
+            yield from self.present(b)
+            rows = expected["output"].rows
+            for at, i in enumerate(range(self.q_len) if rows is None else rows):
+                heads = []
+                for h in range(self.num_heads):
+                    weights, lse = self.row(b, h, i)
+                    slack = mpf(10) ** (12 - DIGITS)
+                    yield from self.softmax(b, h, at, weights, lse, slack)
+                    heads.append(self.average(b, h, weights))
+                    if not self.layer:
+                        for c, (value, size) in enumerate(heads[-1]):
+                            yield "output", (*b, h, at, c), value, size * slack
+                if self.layer:
+                    yield from self.merged(b, at, heads, slack)
+
+    def softmax(self, b, h, at, weights, lse, slack):
+        if "lse" in self.case.expected:
+            yield "lse", (*b, h, at), lse, slack * (1 + (0 if _bad(lse) else abs(lse)))
+        if "weights" in self.case.expected:
+            broken = any(_bad(p) for p in weights.values())
+            for j in range(self.kv_len):
+                yield "weights", (*b, h, at, j), weights.get(j, None if broken else mpf(0)), slack
+
+    def merged(self, b, at, heads, slack):
+        steps, width = self.steps["w_o"], self.steps["w_o"].items.shape[-1]
+        flat = [z for head in heads for z in head]
+        rows = len(self.case.expected["output"].rows or range(self.q_len)) * math.prod(self.batch)
+        stride = max(1, rows * width * len(flat) // TERMS)
+        for o in range(at % stride, width, stride):
+            column = steps.items[:, :, o].ravel().tolist()
+            if any(_bad(z) for z, _ in flat):
+                yield (
+                    "output",
+                    (*b, at, o),
+                    sum(_kind(z) * w for (z, _), w in zip(flat, column, strict=True)),
+                    mpf(0),
+                )
+                continue
+            total = mp.ldexp(mp.fdot((z, w) for (z, _), w in zip(flat, column, strict=True)), -steps.shift)
+            size = mp.ldexp(
+                mp.fdot((s, abs(w)) for (_, s), w in zip(flat, column, strict=True)), -steps.shift
+            )
+            if "b_o" in self.steps:
+                total += mpf(float(self.case.inputs["b_o"][o]))
+            yield "output", (*b, at, o), total, size * slack
+
+    def present(self, b):
+        for name in ("key", "value"):
+            if f"present_{name}" in self.case.expected:
+                for g in range(self.num_kv_heads):
+                    rows, shift = self.heads(name, b, g)
+                    for j, row in enumerate(rows):
+                        for c, number in enumerate(row):
+                            yield f"present_{name}", (*b, g, j, c), _real(number, shift), mpf(0)

@@ -1,0 +1,106 @@
+"""Every golden against a second reference that was written from the text of the specification."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+import second_reference
+from mpmath import mp, mpf
+
+from conformance.vectors.case import Golden
+from conformance.vectors.load import load_vectors
+
+FORWARD = {case.id: case for case in load_vectors().cases if not case.raises}
+SAMPLED = {"example/layer-512-as-8-of-64": 100, "example/layer-256-as-4-of-64": 200}
+"""Layers too wide for scalar loops, and how many elements of their output are compared at least."""
+NOTHING = {"mask/no-queries", "mask/no-batch-entries"}  # results without an element
+COMPARED = 49_000  # elements in all
+
+# hi + lo leaves out at most half a unit of lo's last place: 2^-106 of the value, or half of the least subnormal
+RELATIVE, LEAST = mpf(2) ** -105, mpf(2) ** -1074
+
+
+def difference(golden, place, value, slack):
+    """None, or how the golden differs from the value at a place."""
+    hi, lo = float(golden.hi[place]), float(golden.lo[place])
+    if value is None:
+        return f"the golden asks for {hi} where the spec asks for nothing"
+    if isinstance(value, float):
+        same = math.isnan(hi) if math.isnan(value) else hi == value
+        return None if same and lo == 0 else f"the golden is {hi} + {lo}, the reference {value}"
+    if not math.isfinite(hi):
+        return f"the golden is {hi}, the reference {mp.nstr(value, 20)}"
+    with mp.workdps(second_reference.DIGITS):
+        error = abs((value - mpf(hi)) - mpf(lo))
+        allowed = abs(value) * RELATIVE + LEAST + slack
+        return None if error <= allowed else f"the golden {hi} + {lo} is off by {mp.nstr(error, 3)}"
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_the_second_reference_agrees(name):
+    case = FORWARD[name]
+    seen = {output: np.zeros(golden.hi.shape, bool) for output, golden in case.expected.items()}
+    for output, place, value, slack in second_reference.references(case):
+        assert not seen[output][place]
+        seen[output][place] = True
+        wrong = difference(case.expected[output], place, value, slack)
+        assert wrong is None, f"{output}{list(place)}: {wrong}"
+    if name in SAMPLED:
+        assert set(seen) == {"output"}
+        assert seen["output"].any(axis=-1).all()  # some of every row
+        assert seen["output"].sum() >= SAMPLED[name]
+    else:
+        assert all(places.all() for places in seen.values()), "an element was not compared"
+
+
+def test_enough_is_compared():
+    sizes = {name: sum(golden.hi.size for golden in case.expected.values()) for name, case in FORWARD.items()}
+    assert sum(SAMPLED.get(name, size) for name, size in sizes.items()) > COMPARED
+    assert all(size > 0 for name, size in sizes.items() if name not in NOTHING)
+
+
+def test_every_golden_is_a_normalised_pair():
+    for case in FORWARD.values():
+        for golden in case.expected.values():
+            finite = np.isfinite(golden.hi)
+            assert golden.hi.dtype == golden.lo.dtype == np.float64
+            assert (golden.lo[~finite] == 0).all()
+            assert (golden.hi + golden.lo == golden.hi)[finite].all()  # hi is the value's own rounding
+            reduced = list(golden.shape)
+            if golden.rows is not None:
+                reduced[len(reduced) - (1 if golden is case.expected.get("lse") else 2)] = len(golden.rows)
+            assert golden.hi.shape == tuple(reduced)
+
+
+def damaged(golden, **arrays):
+    return dataclasses.replace(golden, **arrays)
+
+
+def test_a_golden_that_is_wrong_in_its_last_digits_is_seen():
+    case = FORWARD["attention/plain"]
+    golden = case.expected["output"]
+    for output, place, value, slack in itertools.islice(second_reference.references(case), 20):
+        assert output == "output"
+        assert difference(golden, place, value, slack) is None
+        for wrong in (
+            damaged(golden, hi=np.nextafter(golden.hi, np.inf)),
+            damaged(golden, hi=golden.hi.astype(np.float32).astype(np.float64)),
+            damaged(golden, lo=golden.lo * (1 + 2.0**-45)),
+            damaged(golden, lo=np.zeros_like(golden.lo)),
+            damaged(golden, lo=-golden.lo),
+            damaged(golden, hi=np.full_like(golden.hi, np.nan)),
+        ):
+            assert difference(wrong, place, value, slack) is not None
+
+
+@pytest.mark.parametrize("kind", [math.nan, math.inf, -math.inf])
+def test_a_golden_of_another_kind_is_seen(kind):
+    for shown in (math.nan, math.inf, -math.inf, 0.0):
+        golden = Golden((1,), None, np.array([shown]), np.zeros(1), False, {})
+        agrees = difference(golden, (0,), kind, mpf(0)) is None
+        assert agrees == (math.isnan(shown) if math.isnan(kind) else shown == kind)
+    golden = Golden((1,), None, np.array([kind]), np.zeros(1), False, {})
+    assert difference(golden, (0,), mpf(1), mpf(0)) is not None
+    assert difference(golden, (0,), None, mpf(0)) is not None
