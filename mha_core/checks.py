@@ -16,31 +16,36 @@ def check_operands(needed: Mapping[str, Array], optional: Mapping[str, Array | N
     """The namespace of the operands, which share one library and one floating dtype."""
     given = {**needed, **{name: x for name, x in optional.items() if x is not None}}
     first, wanted = next(iter(given.items()))
+    _check_is_array(first, wanted, "DTYPE-2")
+    shared = dtype_name(wanted.dtype)
+    if shared not in DTYPES:
+        raise TypeError(f"{first} has dtype {shared} but operands need one of {', '.join(DTYPES)} (DTYPE-2)")
     for name, x in given.items():
         check_array(name, x, wanted, "DTYPE-2")
-        dtype = dtype_name(x.dtype)
-        if dtype not in DTYPES:
-            raise TypeError(
-                f"{name} has dtype {dtype} but operands need one of {', '.join(DTYPES)} (DTYPE-2)"
-            )
         if x.dtype != wanted.dtype:
             raise TypeError(
-                f"{name} has dtype {dtype} but {first} has dtype {dtype_name(wanted.dtype)} (DTYPE-2)"
+                f"{name} has dtype {dtype_name(x.dtype)} but {first} has dtype {shared} (DTYPE-2)"
             )
     return array_api_compat.array_namespace(wanted)
 
 
-def check_array(name: str, x: Any, like: Any, rule: str) -> None:
-    """Refuses what is no array, or one of another library."""
-    for given in (x, like):
-        if not array_api_compat.is_array_api_obj(given):
-            kind = "None" if given is None else f"a {type(given).__name__}"
-            raise TypeError(f"{name} is {kind} but needs an array ({rule})")
+def check_array(name: str, x: Any, like: Array, rule: str) -> None:
+    """Refuses what is no array, or one of another library than that of the array `like`."""
+    if type(x) is type(like):
+        return
+    _check_is_array(name, x, rule)
     library, wanted = array_api_compat.array_namespace(x), array_api_compat.array_namespace(like)
     if library is not wanted:
         raise TypeError(
             f"{name} is an array of {library.__name__} but others are of {wanted.__name__} ({rule})"
         )
+
+
+def _check_is_array(name: str, x: Any, rule: str) -> None:
+    """Refuses what is no array."""
+    if not array_api_compat.is_array_api_obj(x):
+        kind = "None" if x is None else f"a {type(x).__name__}"
+        raise TypeError(f"{name} is {kind} but needs an array ({rule})")
 
 
 def head_sizes(query: Array, key: Array, value: Array, options: Options) -> Sizes:
@@ -229,7 +234,12 @@ def _is_int(x: object) -> bool:
 
 def _is_real(x: object) -> bool:
     """Whether `x` is a finite real number; True and False are not."""
-    return not isinstance(x, bool) and isinstance(x, numbers.Real) and math.isfinite(x)
+    if isinstance(x, bool) or not isinstance(x, numbers.Real):
+        return False
+    try:
+        return math.isfinite(float(x))
+    except OverflowError:  # an int or a fraction beyond any float
+        return False
 
 
 def shape_of(x: Array) -> tuple[int, ...]:

@@ -61,15 +61,26 @@ def visible_in(
         masks.append(cut(options.mask, rows, columns))
     if options.attn_bias is not None:
         masks.append(cut(options.attn_bias, rows, columns) != -math.inf)  # ATT-8
+    masks += _positional(xp, options, sizes, band, rows, columns, where)
+    return functools.reduce(xp.logical_and, masks) if masks else None
+
+
+def _positional(
+    xp: Any, options: Options, sizes: Sizes, band: Band, rows: slice, columns: slice, where: Any
+) -> list[Array]:
+    """The masks that come from where a query and a key stand."""
+    if band.low is None and band.high is None and options.kv_lengths is None:
+        return []
     i = xp.reshape(xp.arange(rows.start, rows.stop, device=where), (-1, 1))
     j = xp.reshape(xp.arange(columns.start, columns.stop, device=where), (1, -1))
+    masks = []
     if band.low is not None:
         masks.append(j - i >= band.low)
     if band.high is not None:
         masks.append(j - i <= band.high)
     if options.kv_lengths is not None:
         masks.append(j < _per_entry(xp, options.kv_lengths, sizes, j.dtype))  # MASK-12
-    return functools.reduce(xp.logical_and, masks) if masks else None
+    return masks
 
 
 def _per_entry(xp: Any, x: Array, sizes: Sizes, dtype: Any) -> Array:

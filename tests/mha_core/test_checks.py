@@ -63,6 +63,7 @@ BOTH = [
     ({"return_lse": "yes"}, ValueError, "SHAPE-10"),
     ({"scale": math.nan}, ValueError, "SHAPE-10"),
     ({"scale": -math.inf}, ValueError, "SHAPE-10"),
+    ({"scale": 10**400}, ValueError, "SHAPE-10"),
     ({"scale": True}, ValueError, "SHAPE-10"),
     ({"scale": "1"}, ValueError, "SHAPE-10"),
     ({"scale": 1j}, ValueError, "SHAPE-10"),
