@@ -299,3 +299,25 @@ def test_merge_under_jit():
     outputs = [lib.array(RNG.standard_normal((2, 3, 4)), "float32") for _ in range(2)]
     lses = [lib.array(RNG.standard_normal((2, 3)), "float32") for _ in range(2)]
     assert_same(jax.jit(merge_attention)(outputs, lses), merge_attention(outputs, lses), "float32")
+
+
+def test_finite_values_cost_nothing_more():
+    values = importlib.import_module("mha_core.values")
+    namespace = importlib.import_module("array_api_compat.numpy")
+    assert values.split_values(namespace, ARRAYS["value"]).raising is None
+    assert values.split_values(namespace, np.full((1, 1, 1), math.nan)).raising is not None
+
+
+def test_traced_arrays_take_the_plain_path(monkeypatch):
+    arrays = jax_arrays(ARRAYS)
+    import jax
+
+    seen = []
+    softmax = attend_module._softmax
+    monkeypatch.setattr(attend_module, "BLOCK_ELEMENTS", 1)
+    monkeypatch.setattr(attend_module, "BLOCK_ROWS", 1)
+    monkeypatch.setattr(
+        attend_module, "_softmax", lambda xp, x, *rest: seen.append(x.shape) or softmax(xp, x, *rest)
+    )
+    jax.jit(functools.partial(scaled_dot_product_attention, **plain_options()))(**arrays)
+    assert len(seen) == 1
