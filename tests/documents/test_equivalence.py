@@ -21,7 +21,9 @@ DISAGREEING = (  # two heads of width 1: token 2 gives token 2 the weight 3/4 in
 
 def test_no_width_makes_one_head_of_two():
     np.testing.assert_allclose(layer(PAIR, *DISAGREEING)[1], [0.75, 0.25], rtol=1e-14)
-    for x in np.vstack([np.eye(2), tokens(0, 5, 2)]):  # a token alone: the product of values and output is fixed
+    for x in np.vstack(
+        [np.eye(2), tokens(0, 5, 2)]
+    ):  # a token alone: the product of values and output is fixed
         np.testing.assert_allclose(layer(x[None], *DISAGREEING)[0], x, rtol=1e-14)
     for width in (1, 2, 8, 64, 512):  # any single head with that product stays between the two tokens
         w_q, w_k, w_v, _ = draw(width, 1, 2, width, d_v=max(width, 2))
@@ -134,4 +136,6 @@ def test_no_gate_chooses_among_heads():
     w_q, w_k, w_v, w_o = draw(1, 2, 4, 2)
     doubled = w_o * np.array([2.0, 1])[:, None, None]
     first = layer(x, w_q[:1], w_k[:1], w_v[:1], w_o[:1])
-    np.testing.assert_allclose(layer(x, w_q, w_k, w_v, doubled), layer(x, w_q, w_k, w_v, w_o) + first, atol=1e-12)
+    np.testing.assert_allclose(
+        layer(x, w_q, w_k, w_v, doubled), layer(x, w_q, w_k, w_v, w_o) + first, atol=1e-12
+    )

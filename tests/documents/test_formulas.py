@@ -137,7 +137,9 @@ def test_rows_are_weighted_averages_unless_there_is_a_sink():
 def test_each_head_attends_on_its_own():
     x = tokens(0, 4, 3)
     first, second = draw(1, 3, 3, 2), draw(2, 3, 3, 2)
-    mixed = [np.concatenate([a[:1], b[1:]]) for a, b in zip(first, second, strict=True)]  # head 0 of the first
+    mixed = [
+        np.concatenate([a[:1], b[1:]]) for a, b in zip(first, second, strict=True)
+    ]  # head 0 of the first
     before, after = attend_heads(x, *first[:3]), attend_heads(x, *mixed[:3])
     np.testing.assert_array_equal(before.weights[0], after.weights[0])
     np.testing.assert_array_equal(before.output[0], after.output[0])
@@ -185,7 +187,7 @@ def test_identity_output_projection_is_no_projection():
 
 def test_split_after_projecting_is_the_stacked_form():
     x = tokens(0, 3, 4)
-    w_q, w_k, w_v, _ = draw(1, 2, 4, 2)
+    w_q = draw(1, 2, 4, 2)[0]
     fused = np.concatenate(list(w_q), axis=1)  # (d_model, h * d_k), heads side by side
     projected = x @ fused
     np.testing.assert_allclose(projected.reshape(3, 2, 2).swapaxes(0, 1), x @ w_q, atol=1e-13)

@@ -78,7 +78,9 @@ def test_output_projection_mixes(goldens):
     w_qk = HALVES * np.array([1.0, 97 / 128])[:, None, None]
     z = concatenated(heads_with_gain(97 / 128).output)
     np.testing.assert_allclose(layer(X, w_qk, w_qk, HALVES, w_o), z @ w_o.reshape(4, 4), rtol=1e-12)
-    mixed, plain = (goldens[f"example/{name}"]["output"].hi for name in ("output-projection", "printed-concatenation"))
+    mixed, plain = (
+        goldens[f"example/{name}"]["output"].hi for name in ("output-projection", "printed-concatenation")
+    )
     np.testing.assert_allclose(plain, z, rtol=1e-14)
     assert abs(mixed - plain).max() > 0.1
 
