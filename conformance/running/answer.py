@@ -44,4 +44,5 @@ class Hello:
     operations: tuple[str, ...]
     accuracy: str
     isolate: tuple[str, ...] = ()  # dtypes that need a process of their own
+    assumed: tuple[str, ...] = ()  # features that it claims only because it says nothing of them
     environment: Mapping[str, str] = field(default_factory=dict)  # library -> version

@@ -28,6 +28,7 @@ NAMED = {
     "operations": OPERATIONS,
     "accuracy": POLICIES,
     "isolate": DTYPES,
+    "assumed": FEATURES,
 }
 """Fields of the start reply that hold names, and which names there are."""
 
@@ -152,6 +153,7 @@ def hello_message(hello: Hello) -> Message:
         "operations": list(hello.operations),
         "accuracy": hello.accuracy,
         "isolate": list(hello.isolate),
+        "assumed": list(hello.assumed),
         "environment": dict(hello.environment),
     }
 
@@ -180,6 +182,7 @@ def parse_hello(line: bytes, source: str) -> Hello:
         operations=in_order(message["operations"], OPERATIONS),
         accuracy=message["accuracy"],
         isolate=in_order(message.get("isolate", ()), DTYPES),
+        assumed=in_order(message.get("assumed", ()), FEATURES),
         environment=message.get("environment", {}),
     )
 

@@ -58,8 +58,8 @@ class Request:
             return " ".join(self.command)
         if isinstance(self.target, str):
             return self.target
-        kind = self.target if hasattr(self.target, "__qualname__") else type(self.target)
-        return str(getattr(kind, "__qualname__", None) or getattr(self.target, "__name__", kind))
+        names = (getattr(self.target, attribute, None) for attribute in ("__qualname__", "__name__"))
+        return str(next(filter(None, names), type(self.target).__qualname__))
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def run(
         questions = select(cases, asker.hello, accuracy, request.selection, request.source)
         yield Started(asker.hello, request.source, accuracy, len(questions))
         for question in questions:
-            row = answered(question, accuracy, asker)
+            row = explained(answered(question, accuracy, asker), asker.hello)
             yield row
             if row.failed and request.stop_at_failure:
                 break
@@ -198,3 +198,12 @@ def answered(question: Question, accuracy: str, asker: Asker) -> Row:
         grade=judgement.grade,
         worst=judgement.worst,
     )
+
+
+def explained(row: Row, hello: Hello) -> Row:
+    """The row; a failure in what the target claims only by default says so."""
+    assumed = [feature for feature in row.features if feature in hello.assumed]
+    if not row.failed or not assumed:
+        return row
+    hint = f"{' and '.join(assumed)} {'are' if len(assumed) > 1 else 'is'} claimed by default"
+    return replace(row, message=f"{row.message}; {hint}: declare `features` to opt out")

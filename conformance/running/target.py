@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from conformance.errors import UsageError
-from conformance.names import DTYPES, FEATURES, OPERATIONS, POLICIES, SDPA
+from conformance.names import DEFAULT_FEATURES, DTYPES, FEATURES, OPERATIONS, POLICIES, SDPA
 from conformance.resources import checkout_project
 from conformance.running.answer import Hello
 from conformance.running.arrays import first_line, giver, library, take
@@ -163,6 +163,7 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
             operations=in_order(tuple(calls), OPERATIONS),
             accuracy=accuracy,
             isolate=("float64",) if array_type == "jax" else (),  # x64 changes how float32 is computed
+            assumed=DEFAULT_FEATURES if declared is None else (),
             environment={} if own else _environment(array_type),
         ),
         calls=calls,

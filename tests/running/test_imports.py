@@ -1,4 +1,4 @@
-"""The suite finds implementations at run time: on the source, it imports no framework and nothing of its own targets."""
+"""The import rule on the source: the suite imports no framework, and none of its own targets."""
 
 import ast
 from collections.abc import Iterator

@@ -1,0 +1,133 @@
+"""What people read: safe text, tables, progress, requirements."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from conformance.errors import UsageError
+from conformance.judging.verdict import Row
+from conformance.names import SDPA
+from conformance.running.answer import Hello
+from conformance.running.runner import Started
+from conformance.telling.progress import RunProgress
+from conformance.telling.report import Report, TargetInfo
+from conformance.telling.requirements import read_requirements
+from conformance.telling.table import cell, matrix_table, run_table, summary_lines
+from conformance.telling.text import safe
+
+EVIL = "\x1b[31mred\x07 [bold]markup[/bold] \u202eright\nline"
+
+
+def row(verdict: Any, case: str = "mask/x", dtype: str = "float32", message: str = "") -> Row:
+    return Row(case, SDPA, dtype, verdict, ("MASK-1",), (), message)
+
+
+def report(*rows: Row, name: str = "x") -> Report:
+    counts = {"pass": 1, "fail": 0, "error": 2}
+    target = TargetInfo(name, "1", "x.py", "eager")
+    return Report(
+        "0", "1", "0" * 64, target, {}, (), "incomplete", counts, {}, {"core": "incomplete"}, (), rows
+    )
+
+
+def printed(thing: Any, terminal: bool = False) -> str:
+    out = io.StringIO()
+    Console(file=out, width=200, force_terminal=terminal, markup=False, emoji=False).print(thing)
+    return out.getvalue()
+
+
+def test_safe_escapes_what_moves_the_cursor() -> None:
+    assert safe(EVIL) == r"\x1b[31mred\x07 [bold]markup[/bold] \u202eright\nline"
+    assert safe("é ∑ 漢") == "é ∑ 漢"
+
+
+def test_cells_never_count_unsupported_as_pass() -> None:
+    cells = {
+        "2 pass": ["pass", "pass", "unsupported"],
+        "1 of 3 failed": ["pass", "pass", "crash", "unsupported"],
+        "unsupported": ["unsupported"],
+        "": [],
+    }
+    assert [str(cell(row(verdict) for verdict in verdicts)) for verdicts in cells.values()] == list(cells)
+
+
+def test_tables() -> None:
+    rows = [row("pass"), row("fail", "heads/y"), row("pass", dtype="float64")]
+    text = printed(run_table(report(*rows, name=EVIL)))
+    assert "\x1b" not in text
+    assert "[bold]markup[/bold]" in text
+    header, heads, mask = (
+        line for line in text.splitlines() if any(w in line for w in ("chapter", "heads", "mask "))
+    )
+    assert header.index("float64") < header.index("float32")
+    assert "1 of 1 failed" in heads
+    assert mask.count("1 pass") == 2
+    many = printed(matrix_table([report(*rows), report(row("unsupported"), name="other")]))
+    assert "heads" in many
+    assert "other 1 (eager)" in many
+
+
+def test_summary_lines() -> None:
+    assert [str(line) for line in summary_lines(report(row("pass")), "core")] == [
+        "incomplete: 1 pass, 0 fail, 2 error",
+        "profile core: incomplete",
+    ]
+
+
+HELLO = Started(Hello(EVIL, "1", (), (), (), "eager"), "x", "eager", 2)
+
+
+def shown(terminal: bool = False, **how: bool) -> str:
+    out = io.StringIO()
+    console = Console(
+        file=out, width=200, force_terminal=terminal, markup=False, emoji=False, highlight=False
+    )
+    with RunProgress(console, **how) as progress:
+        progress.show(HELLO)
+        progress.show(row("pass"))
+        progress.show(row("fail", message=EVIL))
+        progress.echo("from the target\x1b[2J\n")
+    return out.getvalue()
+
+
+def test_progress_on_no_terminal() -> None:
+    text = shown()
+    assert "\x1b" not in text
+    assert len(text.splitlines()) == 3, "the start, the failure, the echo"
+    assert r"fail        mask/x float32: \x1b[31mred" in text
+    assert r"  | from the target\x1b[2J" in text
+
+
+def test_progress_verbose_and_quiet() -> None:
+    assert "pass        mask/x float32 (0.00 s)" in shown(verbose=True)
+    assert "mask/x" not in shown(quiet=True)
+
+
+def test_progress_on_a_terminal_never_lets_control_characters_through() -> None:
+    text = shown(terminal=True)
+    assert "\x07" not in text
+    assert "\u202e" not in text
+    assert "\x1b[2J" not in text
+    assert "2/2" in text
+
+
+def test_requirements_of_the_specification() -> None:
+    found = {requirement.id: requirement for requirement in read_requirements()}
+    assert found["MASK-3"].title.startswith("A query that may attend nothing yields zeros")
+    assert found["MASK-3"].notes[0] == "MUST"
+    assert all(requirement.title and requirement.notes for requirement in found.values())
+    ids = list(found)
+    assert ids.index("MASK-2") < ids.index("MASK-10")
+
+
+def test_withdrawn_requirements(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text(
+        "# A\n\n### OLD-1\n\n**It was so.** *Withdrawn in 1.1: see NEW-1.*\n\n### NEW-1\n\n**It is.** *MUST · core*\n"
+    )
+    new, old = read_requirements(tmp_path)
+    assert (new.withdrawn, old.withdrawn) == (False, True)
+    with pytest.raises(UsageError, match="no requirement is found"):
+        read_requirements(tmp_path / "nowhere")

@@ -1,0 +1,297 @@
+"""The command: its exit statuses, its one line for every bad call, and `conformance.run` beside it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+import conformance
+from conformance.cli import main
+from conformance.errors import UsageError
+from conformance.resources import schema
+from conformance.vectors import load
+
+TARGET = """
+import time
+import numpy as np
+
+def good(query, key, value, *, scale=None):
+    logits = query.astype("f8") @ key.astype("f8").swapaxes(-1, -2)
+    weights = np.exp(logits * (query.shape[-1] ** -0.5 if scale is None else scale))
+    return (weights / weights.sum(-1, keepdims=True) @ value.astype("f8")).astype(query.dtype)
+
+def wrong(query, key, value):
+    return query
+
+def refusing(query, key, value):
+    raise NotImplementedError("\\x1b[2J not today")
+
+def sleepy(query, key, value):
+    time.sleep(30)
+"""
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    path = tmp_path / "target.py"
+    path.write_text(TARGET)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _vectors(make_vectors: Any, make_case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = make_vectors(
+        make_case("attention/plain"),
+        make_case("attention/scaled", features=("scale",), options={"scale": 0.25}, covers=("ATT-4",)),
+        make_case("softcap/plain", features=("softcap",), options={"softcap": 2.0}, covers=("ATT-5",)),
+    )
+    monkeypatch.setattr(load, "load_vectors", lambda directory=None: cases)
+
+
+Called = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Called:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        status = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+# Exit statuses
+
+
+def test_conformant(command: Called, target: Path, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    status, out, _ = command("run", f"{target}:good", "--report", path)
+    assert status == 0
+    assert out.splitlines()[-1] == "conformant: 2 pass, 0 fail, 1 unsupported"
+    data = json.loads(path.read_text())
+    Draft202012Validator(schema("report")).validate(data)
+    assert data["status"] == "conformant"
+    assert data["command"] == ["mha-conformance", "run", f"{target}:good", "--report", str(path)]
+    assert [(r["case"], r["verdict"]) for r in data["results"]] == [
+        ("attention/plain", "pass"), ("attention/scaled", "pass"), ("softcap/plain", "unsupported"),
+    ]  # fmt: skip
+
+
+def test_failed(command: Called, target: Path) -> None:
+    status, out, err = command("run", f"{target}:wrong", "--in-process")
+    assert status == 1
+    assert out.splitlines()[-1] == "non-conformant: 0 pass, 1 fail, 2 unsupported"
+    assert "fail        attention/plain float32: output[" in err
+
+
+def test_nothing_executed(command: Called, target: Path, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    status, _, err = command("run", f"{target}:refusing", "--in-process", "--report", path)
+    assert status == 2
+    assert err.splitlines()[-1] == (
+        f"mha-conformance: nothing was executed: {target}:refusing supports none of 3 cases; "
+        r"attention/plain: \x1b[2J not today"
+    )
+    assert json.loads(path.read_text())["status"] == "incomplete"
+
+
+@pytest.mark.parametrize(("profile", "status"), [("core", 0), ("encoder", 1), ("full", 1)])
+def test_profile(command: Called, target: Path, profile: str, status: int) -> None:
+    assert command("run", f"{target}:good", "--in-process", "--profile", profile)[0] == status
+
+
+def test_narrowed_is_incomplete_and_not_failed(command: Called, target: Path) -> None:
+    status, out, _ = command("run", f"{target}:good", "--in-process", "-k", "plain")
+    assert (status, out.splitlines()[-1]) == (0, "incomplete: 1 pass, 0 fail, 1 unsupported")
+
+
+def test_quiet_and_verbose(command: Called, target: Path) -> None:
+    _, out, err = command("run", f"{target}:good", "--in-process", "-q")
+    assert (out, err) == ("conformant: 2 pass, 0 fail, 1 unsupported\n", "")
+    _, _, err = command("run", f"{target}:good", "--in-process", "-v")
+    assert "pass        attention/plain float32" in err
+
+
+def test_interrupted(target: Path, tmp_path: Path) -> None:
+    """Ctrl-C ends the run with 130, no traceback, and no process left behind."""
+    path = tmp_path / "report.json"
+    root = Path(conformance.__file__).parents[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "conformance", "run", f"{target}:sleepy", "--report", str(path), "-v"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert process.stderr is not None
+    assert "judged as eager" in process.stderr.readline()
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert out.splitlines()[-1].startswith("incomplete: 0 pass")
+    assert json.loads(path.read_text())["status"] == "incomplete"
+
+
+# Bad calls: one line, the thing and the remedy
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run"], "give either a TARGET or --command PROGRAM"),
+        (["run", "nunpy"], "no backend, module or file named 'nunpy'; did you mean 'numpy'?"),
+        (["run", "{target}:god"], "cannot find 'god' in .*; did you mean 'good'?"),
+        (["run", "{target}:good", "--dtype", "float33"], "unknown dtype 'float33'; did you mean 'float32'?"),
+        (["run", "{target}:good", "--dtype", "float64"], "does not claim float64; it claims float32"),
+        (
+            ["run", "{target}:good", "--profile", "decode"],
+            "unknown profile 'decode'; did you mean 'decoder'?",
+        ),
+        (["run", "{target}:good", "--feature", "maks"], "unknown feature 'maks'; did you mean 'mask'?"),
+        (["run", "{target}:good", "--op", "multi_head"], "did you mean 'multi_head_attention'?"),
+        (["run", "{target}:good", "--accuracy", "fuse"], "unknown accuracy 'fuse'; did you mean 'fused'?"),
+        (["run", "{target}:good", "--shard", "3"], "shard '3' is not of the form I/N"),
+        (["run", "{target}:good", "--device", "cuda"], "numpy makes no array on device 'cuda'"),
+        (["run", "{target}:good", "-k", "("], "-k expression '(' cannot be read"),
+        (["run", "{target}:good", "-k", "nothing"], "no case is left to run by -k nothing"),
+        (["run", "{target}:good", "--timeout", "0"], "--timeout must be more than 0"),
+        (["run", "{target}:good", "--timeout", "x"], "'x' is not a valid float"),
+        (["run", "{target}:good", "--report", "{folder}"], "cannot be written"),
+        (["run", "{target}:good", "--report", "{folder}/no/r.json"], "is no folder; make it first"),
+        (["run", "--command", "no-such-program"], "cannot start 'no-such-program'"),
+        (["run", "--command", "'"], "cannot be read: No closing quotation"),
+        (["run", "{target}:good", "--verbos"], "No such option"),
+        (["jump"], "No such command 'jump'"),
+        (["list", "case"], "unknown list 'case'; did you mean 'cases'?"),
+        (["show", "attention/plan"], "unknown case 'attention/plan'; did you mean 'attention/plain'?"),
+        (["report", "{target}"], "is not JSON"),
+        (["report"], "Missing argument"),
+        (["run", "{target}\x1b[2J"], r"\x1b[2J"),
+    ],
+)
+def test_one_line_and_status_2(command: Called, target: Path, arguments: list[str], message: str) -> None:
+    filled = [argument.format(target=target, folder=target.parent) for argument in arguments]
+    status, out, err = command(*filled)
+    assert (status, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("mha-conformance: ")
+    assert re.search(message if ".*" in message else re.escape(message), line)
+
+
+def test_damaged_vectors(
+    command: Called, target: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def damaged(directory: Path | None = None) -> Any:
+        raise UsageError("vector file x is damaged")
+
+    monkeypatch.setattr(load, "load_vectors", damaged)
+    for arguments in (["run", f"{target}:good"], ["list", "cases"], ["show", "x"]):
+        assert command(*arguments) == (2, "", "mha-conformance: vector file x is damaged\n")
+
+
+def test_the_report_s_path_is_tried_before_the_target(command: Called, tmp_path: Path) -> None:
+    _, _, err = command("run", "nunpy", "--report", tmp_path)
+    assert "cannot be written" in err
+
+
+# Looking
+
+
+def test_help_shows_examples(command: Called) -> None:
+    for call in ([], ["run"], ["list"], ["show"], ["report"]):
+        status, out, _ = command(*call, "--help")
+        assert status == 0
+        assert "Example" in out
+        assert "mha-conformance" in out
+    assert command()[0] == 2
+
+
+def test_version(command: Called) -> None:
+    _, out, _ = command("--version")
+    assert re.fullmatch(r"mha-conformance \d+\.\d+\.\d+ \(spec \d+\.\d+, vectors \d+\)\n", out)
+
+
+@pytest.mark.parametrize("what", ["backends", "cases", "requirements", "features", "profiles"])
+def test_list(command: Called, what: str) -> None:
+    status, out, _ = command("list", what, "--json")
+    entries = json.loads(out)
+    assert status == 0
+    assert entries
+    first = entries[0].get("id") or entries[0]["name"]
+    assert first in command("list", what)[1]
+
+
+def test_list_links_requirements_to_cases(command: Called) -> None:
+    entries = {entry["id"]: entry for entry in json.loads(command("list", "requirements", "--json")[1])}
+    assert entries["ATT-4"]["cases"] == ["attention/scaled"]
+
+
+def test_show(command: Called) -> None:
+    status, out, _ = command("show", "attention/scaled")
+    assert status == 0
+    assert "covers     ATT-4  " in out
+    assert "option     scale = 0.25" in out
+    assert "input query (2, 3, 4)" in out
+    assert "float32 fused: within min(W, 6 s), W at most 5e-07" in out
+    data = json.loads(command("show", "attention/scaled", "--json")[1])
+    assert len(data["expected"]["output"]["tolerance"]["float32"]["eager"]["W"]) == 2
+
+
+def test_report_of_many(command: Called, target: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.json" for name in ("good", "wrong")]
+    for path in paths:
+        command("run", f"{target}:{path.stem}", "--in-process", "--report", path)
+    status, out, _ = command("report", *paths)
+    assert status == 0
+    assert "good (eager)" in out
+    assert "1 of 1 failed" in out
+
+
+# From Python
+
+
+def test_run_from_python(target: Path, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    report = conformance.run(f"{target}:good", dtype="float32", report=path)
+    assert isinstance(report, conformance.Report)
+    assert (report.status, report.executed, report.failed) == ("conformant", 2, 0)
+    assert json.loads(path.read_text())["status"] == "conformant"
+
+
+def test_run_of_a_python_object() -> None:
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        return query
+
+    report = conformance.run(attention, k="attention/plain")
+    assert (report.status, report.target.name) == ("non-conformant", "attention")
+    assert "attention" in report.target.source
+
+
+def test_run_refuses_as_the_command_does(target: Path) -> None:
+    with pytest.raises(UsageError, match="unknown dtype 'float33'"):
+        conformance.run(f"{target}:good", dtype=["float33"])
+    with pytest.raises(AttributeError, match="no attribute 'walk'"):
+        conformance.walk  # noqa: B018
+
+
+def test_run_takes_the_options_of_the_command() -> None:
+    import inspect
+
+    from conformance.cli import run
+
+    options = {
+        option.opts[-1].lstrip("-").replace("-", "_") for option in run.params if option.name != "target"
+    }
+    assert options - {"q", "v"} == set(inspect.signature(conformance.run).parameters) - {"target"}
