@@ -22,7 +22,13 @@ from conformance.telling.report import Report, read_report
 from conformance.vectors.load import Vectors
 
 HELLO = Hello(
-    "x", "1", ("float32",), ("mask", "attn_bias", "broadcast", "empty"), (SDPA,), "eager", (), {"torch": "2"}
+    "x",
+    "1",
+    ("float32",),
+    ("mask", "attn_bias", "broadcast", "empty"),
+    (SDPA,),
+    "eager",
+    environment={"torch": "2"},
 )
 WORST = Worst("output", (0, 1), float("nan"), float("-inf"), 0.5)
 
