@@ -73,7 +73,7 @@ def test_heads_cost_what_one_wide_head_costs_but_for_exponentials():
     _, single, single_exponentials = count(x, x, *draw(1, 1, 4, 4))
     for heads in (2, 4):
         _, several, exponentials = count(x, x, *draw(1, heads, 4, 4 // heads))
-        assert several == single == 4 * 3 * 16 + 2 * 9 * 4
+        assert several == single == 4 * 3 * 16 + 2 * 9 * 4 == 264
         assert exponentials == heads * single_exponentials
     _, wider, _ = count(x, x, *draw(1, 2, 4, 4))  # heads of full width each
     assert wider == 2 * single
