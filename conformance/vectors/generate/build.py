@@ -215,7 +215,7 @@ def _kept(x: Array, rounding: Any) -> Array:
 def _features(draft: Draft, problem: Problem | None) -> tuple[str, ...]:
     """What a target must claim: each option given, and what the shapes and masks need."""
     given = {**draft.inputs, **draft.options}
-    found = {name for name in OPTION_FEATURES if given.get(name) is not None and given[name] is not False}
+    found = {name for name in OPTION_FEATURES if given.get(name) is not None}
     if "past_key" in given or "past_value" in given:
         found.add("cache")
     if draft.raises:
