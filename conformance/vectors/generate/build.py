@@ -15,7 +15,7 @@ from conformance.vectors.generate.bounds import limits
 from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.oracle import golden
 from conformance.vectors.generate.policies import POLICY, Policy, policies
-from conformance.vectors.generate.problem import Problem, pose
+from conformance.vectors.generate.problem import Problem, finite, pose
 
 Array = npt.NDArray[Any]
 
@@ -134,18 +134,18 @@ def _held(
 def _overflow(problem: Problem, a: Approximation, policy: Policy) -> str | None:
     """Why the case is left out: a pass over absolute values exceeds half of the largest number."""
     seen = problem.visible & np.isfinite(a.logits) & np.isfinite(a.lse)[..., None]
-    products = np.abs(_finite(a.query)) @ np.swapaxes(np.abs(_finite(a.key)), -1, -2)
+    products = np.abs(finite(a.query)) @ np.swapaxes(np.abs(finite(a.key)), -1, -2)
     scaled = products * abs(problem.multiplier)
     stored = {
-        "the output": np.abs(_finite(a.weights)) @ np.abs(_finite(a.value)),
+        "the output": np.abs(finite(a.weights)) @ np.abs(finite(a.value)),
     }
     if problem.layer:
         for name, weight, bias in (("query", "w_q", "b_q"), ("key", "w_k", "b_k"), ("value", "w_v", "b_v")):
-            x, w = np.abs(_finite(problem.inputs[name])), np.abs(problem.inputs[weight])
+            x, w = np.abs(finite(problem.inputs[name])), np.abs(problem.inputs[weight])
             stored[f"the projected {name}"] = x[:, None] @ w + np.abs(
                 problem.inputs.get(bias, np.zeros((1, 1)))[:, None, :]
             )
-        heads = np.abs(_finite(a.heads))
+        heads = np.abs(finite(a.heads))
         stored["the layer's output"] = np.einsum(
             "bhnd,hdo->bno", heads, np.abs(problem.inputs["w_o"])
         ) + np.abs(problem.inputs.get("b_o", np.zeros(1)))
@@ -159,10 +159,6 @@ def _overflow(problem: Problem, a: Approximation, policy: Policy) -> str | None:
         if sizes.size and sizes.max() > policy.max_logit / 2:
             return f"{what} may overflow {policy.dtype} where it is stored in it, as {policy.name} admits"
     return None
-
-
-def _finite(x: Array) -> Array:
-    return np.where(np.isfinite(x), x, 0.0)
 
 
 def _wanted(draft: Draft) -> tuple[str, ...]:
@@ -196,7 +192,7 @@ def _reduced(shape: tuple[int, ...], name: str, rows: tuple[int, ...] | None) ->
 def _rms_applies(problem: Problem, a: Approximation) -> bool:
     """Rule 2 is not asked where no row sees two keys, or where all keys are equal: errors are then coherent."""
     several = bool((problem.visible.sum(axis=-1) > 1).any())
-    varied = bool(a.key.size) and bool((_finite(a.key) != _finite(a.key)[..., :1, :]).any())
+    varied = bool(a.key.size) and bool((finite(a.key) != finite(a.key)[..., :1, :]).any())
     return several and varied
 
 

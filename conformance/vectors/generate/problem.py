@@ -12,6 +12,8 @@ from conformance.names import MHA
 
 Array = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+Limits = tuple[Array, Array]
+"""W and s of one output."""
 
 
 @dataclass(frozen=True)
@@ -140,3 +142,8 @@ def _visible(
     if right is not None:
         visible &= distance <= right
     return visible
+
+
+def finite(x: Array) -> Array:
+    """The array with zeros in place of NaN and Inf."""
+    return np.where(np.isfinite(x), x, 0.0)

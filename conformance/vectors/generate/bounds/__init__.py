@@ -1,0 +1,63 @@
+"""W and s of every output, as spec/numerics.md derives them; the names follow its formulas.
+
+W is a worst-case bound, s the predicted RMS error; both are absolute and per element.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from conformance.vectors.generate.approximate import Approximation
+from conformance.vectors.generate.bounds.operand import operand_of
+from conformance.vectors.generate.bounds.output import outputs_of
+from conformance.vectors.generate.bounds.product import head_of
+from conformance.vectors.generate.bounds.softmax import softmax_of
+from conformance.vectors.generate.bounds.statistics import lse_limits, weights_limits
+from conformance.vectors.generate.policies import Policy
+from conformance.vectors.generate.problem import Array, Limits, Problem
+
+
+def limits(
+    problem: Problem, approximation: Approximation, policy: Policy, wanted: Iterable[str]
+) -> dict[str, Limits]:
+    """W and s of every wanted output, in the shape of the output with its rows reduced."""
+    wanted = tuple(wanted)
+    a = approximation
+    full = {name: (np.zeros(x.shape), np.zeros(x.shape)) for name, x in _shapes(problem, a).items()}
+    for b in range(problem.size):
+        heads = []
+        for h in range(problem.num_heads):
+            query = operand_of(problem, policy, b, h, "query", "w_q", "b_q", a.query[b, h])
+            key = operand_of(problem, policy, b, h // problem.group, "key", "w_k", "b_k", a.key[b, h])
+            value = operand_of(problem, policy, b, h // problem.group, "value", "w_v", "b_v", a.value[b, h])
+            softmax = softmax_of(problem, a, policy, b, h, query, key)
+            for name, operand in (("present_key", key), ("present_value", value)):
+                full[name][0][b, h // problem.group] = operand.worst
+                full[name][1][b, h // problem.group] = np.sqrt(operand.variance)
+            for name, compute in (("weights", weights_limits), ("lse", lse_limits)):
+                if name in wanted:
+                    full[name][0][b, h], full[name][1][b, h] = compute(softmax, policy)
+            heads.append(head_of(problem, policy, h, softmax, value))
+        for i, (worst, rms) in enumerate(outputs_of(problem, a, policy, b, heads)):
+            place = b if problem.layer else (b, i)
+            full["output"][0][place], full["output"][1][place] = worst, rms
+    shown = {"output": a.output, "weights": a.weights, "lse": a.lse}
+    return {name: _wherefinite(full[name], shown.get(name)) for name in wanted}
+
+
+def _shapes(problem: Problem, a: Approximation) -> dict[str, Array]:
+    step = problem.group
+    return {
+        "output": a.output,
+        "weights": a.weights,
+        "lse": a.lse,
+        "present_key": a.key[:, ::step],
+        "present_value": a.value[:, ::step],
+    }
+
+
+def _wherefinite(pair: Limits, shown: Array | None) -> Limits:
+    if shown is None:
+        return pair
+    finite = np.isfinite(shown)
+    return np.where(finite, pair[0], 0.0), np.where(finite, pair[1], 0.0)

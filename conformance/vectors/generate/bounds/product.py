@@ -1,0 +1,99 @@
+"""Errors of one head's average of the values, through its part of W^O where there is one."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.vectors.generate.bounds.operand import Operand
+from conformance.vectors.generate.bounds.softmax import Softmax
+from conformance.vectors.generate.policies import Policy
+from conformance.vectors.generate.problem import Array, Problem
+from conformance.vectors.generate.sums import sum_variance
+
+
+@dataclass(frozen=True)
+class Head:
+    """Contribution of one head to the output, already through its part of W^O where there is one. [rows, width]."""
+
+    worst: Array
+    variance: Array
+    floor: Array  # what underflow may cost, kept out of the quadrature
+    magnitude: Array  # |Z| |W_O|
+    squares: Array  # Z^2 W_O^2
+    some: Array  # [rows, 1], 0 where the row is empty: its output is exactly zero
+
+
+def head_of(problem: Problem, policy: Policy, h: int, softmax: Softmax, value: Operand) -> Head:
+    """The error of P U, where U = V W_O."""
+    u_a, u_l, u_s = policy.accumulation, policy.stored_logits, policy.storage
+    p, v = softmax.weights, value.value
+    w_o = problem.inputs["w_o"][h] if problem.layer else np.eye(problem.d_v)
+    abs_w, square_w = np.abs(w_o), w_o**2
+    z = p @ v
+    u = v @ w_o
+    average = p @ u
+    n = softmax.count
+    operands = 1 + value.rounded if policy.operand else 0
+    absolute = p @ np.abs(v)
+    worst = (
+        _logit_error(softmax, u, average)
+        + (n * u_a + 2 * u_l + 4 * u_a) * np.abs(average)
+        + u_s * (p @ np.abs(u))
+        + (p @ value.worst) @ abs_w
+        + (1.25 * n * u_a + operands * policy.operand) * (absolute @ abs_w)
+    )
+    moved = _logit_variance(softmax, u, average)
+    common = sum_variance(
+        u_a, n * softmax.ties.coherence, (p**2).sum(axis=-1, keepdims=True), np.ones_like(n)
+    )
+    products = p**2 @ v**2
+    variance: Array = (
+        moved
+        + (common + (2 * u_a) ** 2 + 2 * u_l**2 / 3) * average**2
+        + u_s**2 / 3 * softmax.ties.spread(p[:, :, None] * u[None])
+        + (p**2 @ value.variance) @ square_w
+        + (
+            sum_variance(u_a, n * softmax.ties.coherence, products, z)
+            + operands * policy.operand**2 / 3 * products
+        )
+        @ square_w
+    )
+    seen = softmax.visible.astype(np.float64)
+    floor = (1 + policy.eager) * policy.underflow * (seen @ np.abs(u))
+    floor = floor + policy.accumulation_underflow * (seen.sum(axis=-1, keepdims=True) + seen @ np.abs(u))
+    if problem.layer:
+        worst = worst + u_s * (np.abs(z) @ abs_w)
+        variance = variance + u_s**2 / 3 * (z**2 @ square_w)
+        floor = floor + policy.underflow * abs_w.sum(axis=0)
+    some = seen.max(axis=-1, keepdims=True, initial=0.0)
+    return Head(worst, variance, floor, np.abs(z) @ abs_w, z**2 @ square_w, some)
+
+
+def _logit_error(softmax: Softmax, u: Array, average: Array) -> Array:
+    """Errors of the logits act on U less its average, and never beyond the convex hull of U."""
+    p, total = softmax.weights, softmax.denominator
+    worst = np.empty_like(average)
+    for i in range(p.shape[0]):
+        deviation = np.abs(u - average[i])  # [kv_len, width]
+        seen = softmax.visible[i]
+        hull = deviation[seen].max(axis=0, initial=0.0)
+        moved = (p[i] * softmax.growth[i])[seen] @ deviation[seen]
+        if softmax.sink_weight[i, 0] > 0:
+            hull = np.maximum(hull, np.abs(average[i]))
+            moved = moved + softmax.sink_weight[i, 0] * softmax.sink_growth[i, 0] * np.abs(average[i])
+        worst[i] = np.minimum(moved / total[i], hull)
+    return worst
+
+
+def _logit_variance(softmax: Softmax, u: Array, average: Array) -> Array:
+    """Independent errors of the logits, and those of the query, which move all keys of a row alike."""
+    p = softmax.weights
+    deviation = p[:, :, None] * (u[None] - average[:, None])  # [rows, kv_len, width]
+    variance = softmax.ties.spread(deviation * np.sqrt(softmax.variance)[:, :, None])
+    variance = variance + softmax.sink_weight**2 * softmax.sink_variance * average**2
+    if softmax.query_variance.any():
+        for i in range(p.shape[0]):
+            keys = (softmax.scale * softmax.slope[i])[:, None] * softmax.key  # [kv_len, d_k]
+            covariance = keys.T @ deviation[i]  # [d_k, width]
+            variance[i] += softmax.query_variance[i] @ covariance**2
+    return variance

@@ -1,0 +1,125 @@
+"""Errors of the logits, as exponents of the softmax."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.vectors.generate.approximate import Approximation
+from conformance.vectors.generate.bounds.operand import Operand
+from conformance.vectors.generate.policies import Policy
+from conformance.vectors.generate.problem import Array, Bools, Problem, finite
+from conformance.vectors.generate.sums import Ties, sum_variance, ties
+
+LARGEST_EXPONENT = 700.0
+"""Beyond it the convex hull alone bounds the error, and exp overflows."""
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """One head's weights and the errors of its logits. All [rows, kv_len] unless said otherwise."""
+
+    weights: Array
+    visible: Bools
+    count: Array  # [rows, 1], visible keys
+    exponent: Array  # T: bound on the log of a weight's error factor
+    variance: Array  # variance of the same
+    sink_weight: Array  # [rows, 1], zero without sinks
+    sink_exponent: Array  # [rows, 1]
+    sink_variance: Array  # [rows, 1]
+    slope: Array  # derivative of the logit by the scaled product: 1 - tanh^2, or 1
+    key: Array  # [kv_len, d_k]
+    query_variance: Array  # [rows, d_k], errors that all keys of a row share
+    scale: float
+    top: Array  # [rows, 1]
+    lse: Array  # [rows, 1], zero for an empty row
+    ties: Ties
+
+    @property
+    def growth(self) -> Array:
+        """expm1(T): relative error of one unnormalised weight."""
+        return np.where(self.visible, np.expm1(np.minimum(self.exponent, LARGEST_EXPONENT)), 0.0)
+
+    @property
+    def sink_growth(self) -> Array:
+        """The same for the sink."""
+        return np.expm1(np.minimum(self.sink_exponent, LARGEST_EXPONENT))
+
+    @property
+    def denominator(self) -> Array:
+        """Sum P exp(-T): the least that the computed denominator can be, relative to the exact one."""
+        least = (self.weights * np.exp(-self.exponent)).sum(axis=-1, keepdims=True)
+        least = least + self.sink_weight * np.exp(-self.sink_exponent)
+        return np.where(least > 0, least, 1.0)
+
+
+def softmax_of(
+    problem: Problem, a: Approximation, policy: Policy, b: int, h: int, query: Operand, key: Operand
+) -> Softmax:
+    """D and T of the exponents of one head."""
+    u_a, u_l = policy.accumulation, policy.stored_logits
+    c, d_k = abs(problem.multiplier), problem.d_k
+    visible = problem.visible[b, h] & np.isfinite(a.lse[b, h])[:, None] & np.isfinite(a.logits[b, h])
+    q, k = query.value, key.value
+    abs_q, abs_k = np.abs(q), np.abs(k)
+    scaled = problem.multiplier * (q @ k.T)
+    size = c * abs_q @ abs_k.T
+    squares = c**2 * q**2 @ (k**2).T
+    operands = 1 + key.rounded if policy.operand else 0  # a query scaled first is no longer exact
+    worst = (
+        c * (abs_q @ key.worst.T + query.worst @ abs_k.T + query.worst @ key.worst.T)
+        + ((d_k + 5) * u_a + operands * policy.operand + u_l) * size
+        + u_l * np.abs(scaled)
+        + c * d_k * policy.accumulation_underflow
+        + 2 * max(1.0, c) * policy.underflow * policy.eager
+    )
+    variance = (
+        c**2 * q**2 @ key.variance.T
+        + sum_variance(u_a, d_k, squares, scaled)
+        + operands * policy.operand**2 / 3 * squares
+        + 2 * u_l**2 / 3 * scaled**2
+    )
+    logits, slope = scaled, np.ones_like(scaled)
+    if problem.softcap is not None:
+        cap = problem.softcap
+        logits = cap * np.tanh(scaled / cap)
+        slope = 1 - np.tanh(scaled / cap) ** 2
+        entering = worst + (u_l + 2 * u_a) * np.abs(scaled)
+        steepest = 1 - np.tanh(np.maximum(np.abs(scaled) - entering, 0.0) / cap) ** 2
+        worst = steepest * entering + (8 * u_a + 2 * u_l) * np.abs(logits)
+        variance = (
+            slope**2 * (variance + u_l**2 / 3 * scaled**2) + ((4 * u_a) ** 2 / 3 + 2 * u_l**2 / 3) * logits**2
+        )
+    if problem.has_bias:
+        bias = finite(problem.bias[b, h])
+        logits = logits + bias
+        worst = worst + (u_l + u_a) * np.abs(logits) + u_l * np.abs(bias)
+        variance = variance + u_l**2 / 3 * logits**2
+    top, lse = (finite(x) for x in (a.top[b, h], a.lse[b, h][:, None]))
+    logits = np.where(visible, logits, 0.0)
+    fall = logits - top
+    exponential = 4 * u_a + u_l  # u_exp: the exponential itself, stored
+    worst = worst + 2 * u_a * (np.abs(logits) + np.abs(top)) + u_l * np.abs(fall) + exponential
+    variance = variance + (u_a**2 * (logits**2 + fall**2) + u_l**2 * fall**2 + (2 * u_a) ** 2 + u_l**2) / 3
+    sink_weight, sink_exponent, sink_variance = np.zeros_like(top), np.zeros_like(top), np.zeros_like(top)
+    if a.sinks is not None:
+        sink = float(a.sinks[h])
+        sink_weight = np.where(visible.any(axis=-1, keepdims=True), np.exp(np.minimum(sink - lse, 0.0)), 0.0)
+        sink_exponent = 2 * u_a * (abs(sink) + np.abs(top)) + u_l * np.abs(sink - top) + exponential
+        sink_variance = (u_l**2 * (sink - top) ** 2 + u_a**2 * sink**2 + (2 * u_a) ** 2 + u_l**2) / 3
+    return Softmax(
+        weights=np.where(visible, finite(a.weights[b, h]), 0.0),
+        visible=visible,
+        count=np.maximum(visible.sum(axis=-1, keepdims=True), 1).astype(np.float64),
+        exponent=np.where(visible, worst, 0.0),
+        variance=np.where(visible, variance, 0.0),
+        sink_weight=sink_weight,
+        sink_exponent=sink_exponent,
+        sink_variance=sink_variance,
+        slope=slope,
+        key=k,
+        query_variance=query.variance + u_l**2 / 3 * q**2,
+        scale=c,
+        top=top,
+        lse=lse,
+        ties=ties(scaled, finite(problem.bias[b, h]), visible),
+    )

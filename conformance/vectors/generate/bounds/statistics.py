@@ -1,0 +1,72 @@
+"""Errors of what the softmax itself gives: the weights and the lse."""
+
+import numpy as np
+
+from conformance.vectors.generate.bounds.softmax import LARGEST_EXPONENT, Softmax
+from conformance.vectors.generate.policies import Policy
+from conformance.vectors.generate.problem import Array, Limits
+from conformance.vectors.generate.sums import sum_variance
+
+
+def _normaliser(softmax: Softmax, policy: Policy) -> Array:
+    """rho: relative error of the denominator and of the division by it. [rows, 1]."""
+    return softmax.count * policy.accumulation + 6 * policy.accumulation + 2 * policy.stored_logits
+
+
+def _normaliser_variance(softmax: Softmax, policy: Policy) -> Array:
+    squares = (softmax.weights**2).sum(axis=-1, keepdims=True)
+    count = softmax.count * softmax.ties.coherence
+    total = sum_variance(policy.accumulation, count, squares, np.ones_like(squares))
+    return total + (3 * policy.accumulation) ** 2 + 2 * policy.stored_logits**2 / 3
+
+
+def _shared_variance(softmax: Softmax) -> Array:
+    """Variance of the log of the denominator by independent errors of the logits. [rows, 1]."""
+    spread = softmax.ties.spread((softmax.weights * np.sqrt(softmax.variance))[:, :, None])
+    return spread + softmax.sink_weight**2 * softmax.sink_variance
+
+
+def _stored_lse(softmax: Softmax, policy: Policy) -> Array:
+    """What storing the maximum and the logarithm of the sum costs the lse. [rows, 1]."""
+    u_a = policy.accumulation
+    return 2 * u_a * np.abs(softmax.lse - softmax.top) + u_a * (np.abs(softmax.top) + np.abs(softmax.lse))
+
+
+def weights_limits(softmax: Softmax, policy: Policy) -> Limits:
+    """W and s of the weights; exactly zero where masked."""
+    p, growth = softmax.weights, softmax.growth
+    moved = p * growth
+    others = moved.sum(axis=-1, keepdims=True) - moved + softmax.sink_weight * softmax.sink_growth
+    error = np.minimum(p * ((1 - p) * growth + others) / softmax.denominator, np.maximum(p, 1 - p))
+    error = np.where(softmax.visible, error, 0.0)
+    stored = _stored_lse(softmax, policy)
+    rho = _normaliser(softmax, policy) + stored + 2 * policy.accumulation * np.abs(softmax.lse)
+    floor = softmax.visible * (1 + policy.eager) * policy.underflow
+    worst = (error + (rho + policy.storage) * (p + error)) * (1 + 4 * policy.storage) + floor
+    shared = _shared_variance(softmax)
+    variance = p**2 * ((1 - 2 * p) * softmax.variance + shared)
+    keys = softmax.scale * softmax.slope[:, :, None] * softmax.key[None]  # [rows, kv_len, d_k]
+    centred = keys - np.einsum("nm,nmd->nd", p, keys)[:, None]
+    variance = np.maximum(variance, 0.0) + p**2 * np.einsum("nmd,nd->nm", centred**2, softmax.query_variance)
+    variance = variance + p**2 * (
+        _normaliser_variance(softmax, policy) + policy.storage**2 / 3 + stored**2 / 3
+    )
+    return worst, np.sqrt(variance) + floor
+
+
+def lse_limits(softmax: Softmax, policy: Policy) -> Limits:
+    """W and s of the lse; exactly -inf where a row is empty. [rows]."""
+    p = softmax.weights
+    above = (p * softmax.growth).sum(axis=-1, keepdims=True) + softmax.sink_weight * softmax.sink_growth
+    least = np.maximum(softmax.denominator, np.exp(-LARGEST_EXPONENT))
+    error = np.maximum(np.log1p(above), -np.log(np.minimum(least, 1.0)))
+    stored = _stored_lse(softmax, policy)
+    worst = error + _normaliser(softmax, policy) + stored + policy.storage * np.abs(softmax.lse)
+    keys = softmax.scale * softmax.slope[:, :, None] * softmax.key[None]
+    mean = np.einsum("nm,nmd->nd", p, keys)
+    variance = _shared_variance(softmax)
+    variance = variance + (mean**2 * softmax.query_variance).sum(axis=-1, keepdims=True)
+    variance = variance + _normaliser_variance(softmax, policy)
+    variance = variance + stored**2 / 3 + policy.storage**2 / 3 * softmax.lse**2
+    floor = policy.underflow
+    return (worst * (1 + 4 * policy.storage) + floor)[:, 0], (np.sqrt(variance) + floor)[:, 0]
