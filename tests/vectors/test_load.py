@@ -1,0 +1,461 @@
+"""Vector files: what is written is read back bit for bit, and every kind of damage is told in one line."""
+
+import hashlib
+import json
+import math
+import re
+import shutil
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from conformance.errors import UsageError
+from conformance.resources import vectors_directory
+from conformance.vectors.generate.build import build
+from conformance.vectors.generate.cases import drafts
+from conformance.vectors.generate.write import READABLE, write
+from conformance.vectors.load import INDEX, load_vectors
+from conformance.vectors.tensors import read_tensors, write_tensors
+
+QUICK = settings(
+    max_examples=80,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+CHOSEN = (
+    "attention/plain",
+    "attention/hand-sized",
+    "mask/empty-row-weights-lse",
+    "cache/past",
+    "validation/softcap-zero",
+)
+BULK = "attention.safetensors"
+
+
+@pytest.fixture(scope="module")
+def built():
+    return [(build(draft), draft.readable) for draft in drafts() if draft.id in CHOSEN]
+
+
+@pytest.fixture(scope="module")
+def written(built, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vectors")
+    write(folder, built)
+    return folder
+
+
+@pytest.fixture
+def folder(written, tmp_path):
+    shutil.copytree(written, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def edit(folder, change):
+    """Changes the index in place."""
+    index = json.loads((folder / INDEX).read_text("utf-8"))
+    change(index)
+    (folder / INDEX).write_text(json.dumps(index), "utf-8")
+
+
+def rehash(folder, name):
+    edit(
+        folder,
+        lambda index: index["files"].update({name: hashlib.sha256((folder / name).read_bytes()).hexdigest()}),
+    )
+
+
+def retensor(folder, name, change):
+    """Changes the tensors of a file, and the hash with them: damage that only the content shows."""
+    tensors = read_tensors(folder / name)
+    change(tensors)
+    write_tensors(folder / name, tensors)
+    rehash(folder, name)
+
+
+def kinds_of(table, unseen=()):
+    """The kinds of damage as parameters; those that the loader does not see yet are expected to fail."""
+    gap = pytest.mark.xfail(reason="the loader does not check this yet", strict=True)
+    return [pytest.param(kind, marks=gap if kind in unseen else ()) for kind in table]
+
+
+def refused(folder, name):
+    """The message, after a check that it is one line that names the file and a remedy."""
+    with pytest.raises(UsageError) as caught:
+        load_vectors(folder)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 600
+    assert str(folder / name if name else folder) in message
+    assert re.search(r"reinstall mha-conformance|restore the file", message)
+    return message
+
+
+# -- round trips ---------------------------------------------------------------------------------
+
+
+def equal(left, right):
+    return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+
+
+def test_what_is_written_is_read_back(built, written):
+    loaded = load_vectors(written)
+    assert [case.id for case in loaded.cases] == sorted(CHOSEN)
+    assert loaded.sha256 == hashlib.sha256((written / INDEX).read_bytes()).hexdigest()
+    for case, _ in built:
+        (back,) = (one for one in loaded.cases if one.id == case.id)
+        assert set(back.inputs) == set(case.inputs)
+        assert all(equal(back.inputs[name], array) for name, array in case.inputs.items())
+        assert set(back.expected) == set(case.expected)
+        for name, golden in case.expected.items():
+            read = back.expected[name]
+            assert (read.shape, read.rows, read.rms_applies) == (
+                golden.shape,
+                golden.rows,
+                golden.rms_applies,
+            )
+            assert equal(read.hi, golden.hi)
+            assert equal(read.lo, golden.lo)
+            assert {(d, p) for d, of in read.bounds.items() for p in of} == {
+                (d, p) for d, of in golden.bounds.items() for p in of
+            }
+            for dtype, of in golden.bounds.items():
+                for policy, bound in of.items():
+                    assert equal(read.bounds[dtype][policy].worst, bound.worst)
+                    assert equal(read.bounds[dtype][policy].rms, bound.rms)
+
+
+def test_writing_twice_gives_the_same_bytes(built, written, tmp_path):
+    for order in (built, built[::-1]):
+        again = tmp_path / str(len(list(tmp_path.iterdir())))
+        write(again, order)
+        assert {p.name for p in again.iterdir()} == {p.name for p in written.iterdir()}
+        for path in written.iterdir():
+            assert (again / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_the_shipped_files_are_those_of_the_index():
+    shipped = vectors_directory()
+    index = json.loads((shipped / INDEX).read_text("utf-8"))
+    assert {path.name for path in shipped.iterdir()} == {INDEX, *index["files"]}
+    assert {case["file"] for case in index["cases"]} == set(index["files"])
+    assert sum(path.stat().st_size for path in shipped.iterdir()) < 20 * 2**20
+
+
+def test_no_tensor_is_left_over():
+    shipped = vectors_directory()
+    index = json.loads((shipped / INDEX).read_text("utf-8"))
+    named: dict[str, set[str]] = {name: set() for name in index["files"]}
+    for case in index["cases"]:
+        keys = named[case["file"]]
+        keys |= {f"{case['id']}:input:{name}" for name in case["inputs"]}
+        for output, golden in case["expected"].items():
+            keys |= {f"{case['id']}:{output}:{part}" for part in ("hi", "lo")}
+            bounds = {key for of in golden["bounds"].values() for key in of.values()}
+            keys |= {f"{case['id']}:{output}:{key}:{part}" for key in bounds for part in "Ws"}
+    for name, keys in named.items():
+        assert set(read_tensors(shipped / name)) == keys
+
+
+dtypes = st.sampled_from([np.float64, np.float32, np.float16, np.bool_, np.int64])
+shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
+arrays = dtypes.flatmap(lambda dtype: hnp.arrays(dtype, shapes))
+
+
+@given(array=arrays)
+@QUICK
+def test_tensors_of_both_encodings_round_trip(tmp_path, array):
+    kinds = array if array.dtype.kind != "f" else np.where(np.isnan(array), array.dtype.type(np.nan), array)
+    tensors = {"a/b:input:c": np.asarray(kinds, array.dtype), "other": np.zeros((0, 3))}
+    for name in ("x.json", "x.safetensors"):
+        write_tensors(tmp_path / name, tensors)
+        back = read_tensors(tmp_path / name)
+        assert set(back) == set(tensors)
+        assert all(equal(back[key], tensor) for key, tensor in tensors.items()), name
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_the_ends_of_the_range_round_trip(tmp_path, dtype):
+    info = np.finfo(dtype)
+    numbers = [
+        0.0,
+        -0.0,
+        info.max,
+        -info.max,
+        info.tiny,
+        info.smallest_subnormal,
+        -info.smallest_subnormal,
+        info.eps,
+    ]
+    array = np.array([*numbers, dtype(1) + info.eps, dtype(1) / dtype(3), np.nan, np.inf, -np.inf], dtype)
+    for name in ("x.json", "x.safetensors"):
+        write_tensors(tmp_path / name, {"x": array})
+        assert equal(read_tensors(tmp_path / name)["x"], array)
+
+
+def test_tensors_out_of_order_in_memory_are_written_in_order(tmp_path):
+    array = np.arange(12.0).reshape(3, 4)
+    for view in (array.T, array[::-1], array[:, ::2]):
+        for name in ("x.json", "x.safetensors"):
+            write_tensors(tmp_path / name, {"x": view})
+            assert np.array_equal(read_tensors(tmp_path / name)["x"], view)
+
+
+# -- damage --------------------------------------------------------------------------------------
+
+
+def test_the_undamaged_set_loads(folder):
+    assert len(load_vectors(folder).cases) == len(CHOSEN)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    refused(tmp_path / "nowhere", INDEX)
+
+
+@pytest.mark.parametrize("name", [INDEX, BULK, READABLE])
+def test_a_missing_file(folder, name):
+    (folder / name).unlink()
+    assert "cannot be read" in refused(folder, name)
+
+
+@pytest.mark.parametrize("name", [INDEX, BULK, READABLE])
+def test_a_folder_in_place_of_a_file(folder, name):
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    assert "cannot be read" in refused(folder, name)
+
+
+@pytest.mark.parametrize("name", [BULK, READABLE])
+@pytest.mark.parametrize("place", [0, 0.3, 0.5, 0.999])
+def test_a_flipped_byte(folder, name, place):
+    raw = bytearray((folder / name).read_bytes())
+    raw[int(place * len(raw))] ^= 1
+    (folder / name).write_bytes(raw)
+    assert "sha256" in refused(folder, name)
+
+
+@pytest.mark.parametrize("name", [BULK, READABLE])
+@pytest.mark.parametrize("change", [lambda raw: raw[:-1], lambda raw: raw + b" ", lambda raw: b""])
+def test_a_file_of_another_length(folder, name, change):
+    (folder / name).write_bytes(change((folder / name).read_bytes()))
+    assert "sha256" in refused(folder, name)
+
+
+def test_a_wrong_hash(folder):
+    edit(folder, lambda index: index["files"].update({BULK: "0" * 64}))
+    refused(folder, BULK)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"\xff\xfe", b"[]", b"null", b"NaN", b'"text"', b"[" * 100_000, b'{"a":' * 100_000],
+    ids=range(9),
+)
+def test_an_index_that_is_not_one(folder, raw):
+    (folder / INDEX).write_bytes(raw)
+    refused(folder, INDEX)
+
+
+def test_a_truncated_index(folder):
+    raw = (folder / INDEX).read_bytes()
+    for share in (0.2, 0.7, 0.99):
+        (folder / INDEX).write_bytes(raw[: int(share * len(raw))])
+        refused(folder, INDEX)
+
+
+def _case(index, name="attention/plain"):
+    return next(case for case in index["cases"] if case["id"] == name)
+
+
+def _output(index):
+    return _case(index)["expected"]["output"]
+
+
+DAMAGED_INDEX = {
+    "vectors version": lambda index: index.update(vectors_version="2"),
+    "numeric version": lambda index: index.update(vectors_version=1),
+    "no version": lambda index: index.pop("vectors_version"),
+    "spec version": lambda index: index.update(spec_version="one"),
+    "unknown field": lambda index: index.update(extra=1),
+    "unknown field of a case": lambda index: _case(index).update(extra=1),
+    "unknown field of a result": lambda index: _output(index).update(tolerance=1),
+    "no cases": lambda index: index.update(cases=[]),
+    "no files": lambda index: index.update(files={}),
+    "a path out of the folder": lambda index: index["files"].update({"../x.json": "0" * 64}),
+    "covers nothing": lambda index: _case(index).update(covers=[]),
+    "unknown feature": lambda index: _case(index).update(features=["telepathy"]),
+    "unknown dtype": lambda index: _case(index).update(dtypes=["float8"]),
+    "no dtype": lambda index: _case(index).update(dtypes=[]),
+    "unknown operation": lambda index: _case(index).update(operation="self_attention"),
+    "unknown policy": lambda index: _output(index)["bounds"]["float32"].update(loose="float32.eager"),
+    "no bounds": lambda index: _output(index).update(bounds={}),
+    "no output": lambda index: _case(index).update(expected={}),
+    "an answer to a refused call": lambda index: _case(index).update(raises=True),
+    "negative shape": lambda index: _output(index).update(shape=[-1]),
+    "empty rows": lambda index: _output(index).update(rows=[]),
+    "repeat of zero": lambda index: _case(index).update(repeat=0),
+    "unknown layout": lambda index: _case(index).update(memory={"query": "folded"}),
+    "unknown option": lambda index: _case(index)["options"].update(dropout=0.5),
+    "a file that the index does not list": lambda index: _case(index).update(file="other.safetensors"),
+    "an input that no file holds": lambda index: _case(index)["inputs"].append("sinks"),
+    "a bound that no file holds": lambda index: _output(index)["bounds"]["float32"].update(
+        eager="float32.tight"
+    ),
+    "a result that no file holds": lambda index: _case(index)["expected"].update(lse=_output(index)),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED_INDEX)
+def test_a_damaged_index(folder, kind):
+    edit(folder, DAMAGED_INDEX[kind])
+    refused(folder, INDEX)
+
+
+NOT_AGREEING = {
+    "shape": lambda index: _output(index).update(shape=[2, 3, 5, 5]),
+    "rank": lambda index: _output(index).update(shape=[2, 3, 5]),
+    "rows that are not held": lambda index: _output(index).update(rows=[0, 1]),
+    "rows out of range": lambda index: _output(index).update(rows=[0, 1, 2, 3, 9]),
+    "a dtype without bounds": lambda index: _output(index)["bounds"].pop("float16"),
+    "a case twice": lambda index: index["cases"].append(_case(index)),
+}
+
+
+@pytest.mark.parametrize("kind", kinds_of(NOT_AGREEING, NOT_AGREEING))
+def test_an_index_that_does_not_agree_with_its_tensors(folder, kind):
+    edit(folder, NOT_AGREEING[kind])
+    refused(folder, "")
+
+
+KEY = "attention/plain:output"
+DAMAGED_TENSORS = {
+    "no hi": lambda t: t.pop(f"{KEY}:hi"),
+    "no input": lambda t: t.pop("attention/plain:input:key"),
+    "hi of another shape": lambda t: t.update({f"{KEY}:hi": t[f"{KEY}:hi"][:1]}),
+    "lo of another shape": lambda t: t.update({f"{KEY}:lo": t[f"{KEY}:lo"][..., :1]}),
+    "NaN in lo": lambda t: t.update({f"{KEY}:lo": np.full_like(t[f"{KEY}:lo"], np.nan)}),
+    "W of another shape": lambda t: t.update(
+        {k: t[k].ravel() for k in t if k.startswith(KEY) and k.endswith(":W")}
+    ),
+    "s that is a scalar": lambda t: t.update(
+        {k: np.float32(1).reshape(()) for k in t if k.startswith(KEY) and k.endswith(":s")}
+    ),
+    "infinite lo": lambda t: t.update({f"{KEY}:lo": np.full_like(t[f"{KEY}:lo"], np.inf)}),
+    "hi in float32": lambda t: t.update({f"{KEY}:hi": t[f"{KEY}:hi"].astype(np.float32)}),
+    "NaN in W": lambda t: t.update({k: t[k] * np.nan for k in t if k.startswith(KEY) and k.endswith(":W")}),
+    "infinite W": lambda t: t.update({k: t[k] + np.inf for k in t if k.startswith(KEY) and k.endswith(":W")}),
+    "negative W": lambda t: t.update({k: -t[k] for k in t if k.startswith(KEY) and k.endswith(":W")}),
+    "NaN in s": lambda t: t.update({k: t[k] * np.nan for k in t if k.startswith(KEY) and k.endswith(":s")}),
+}
+
+
+UNSEEN = ("infinite lo", "hi in float32", "NaN in W", "infinite W", "negative W", "NaN in s")
+
+
+@pytest.mark.parametrize("kind", kinds_of(DAMAGED_TENSORS, UNSEEN))
+def test_tensors_that_are_not_what_the_index_says(folder, kind):
+    retensor(folder, BULK, DAMAGED_TENSORS[kind])
+    refused(folder, "")
+
+
+DAMAGED_JSON = {
+    "empty": b"",
+    "truncated": b'{"a": {"dtype": "F64", "shape": [1], "data": [1',
+    "no object": b"[1, 2]",
+    "no text": b"\xff\xff",
+    "nested deeply": b'{"a":' * 100_000,
+    "an entry that is a number": b'{"a": 1}',
+    "an entry without data": b'{"a": {"dtype": "F64", "shape": [1]}}',
+    "unknown dtype": b'{"a": {"dtype": "F8", "shape": [1], "data": [1]}}',
+    "another shape": b'{"a": {"dtype": "F64", "shape": [2], "data": [1]}}',
+    "unknown word": b'{"a": {"dtype": "F64", "shape": [1], "data": ["infinity"]}}',
+    "data that is a number": b'{"a": {"dtype": "F64", "shape": [1], "data": 1}}',
+    "an integer too large": b'{"a": {"dtype": "I64", "shape": [1], "data": [9223372036854775808]}}',
+    "a number too large": b'{"a": {"dtype": "F64", "shape": [1], "data": [1' + b"0" * 400 + b"]}}",
+}
+
+
+UNCAUGHT = ("no object", "nested deeply", "an integer too large", "a number too large")
+
+
+@pytest.mark.parametrize("kind", kinds_of(DAMAGED_JSON, UNCAUGHT))
+def test_a_damaged_tensor_file_in_json(folder, kind):
+    (folder / READABLE).write_bytes(DAMAGED_JSON[kind])
+    rehash(folder, READABLE)
+    refused(folder, READABLE)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\x00" * 8, b"\xff" * 40, (10**6).to_bytes(8, "little") + b"{}"], ids=range(4)
+)
+def test_a_damaged_tensor_file(folder, raw):
+    (folder / BULK).write_bytes(raw)
+    rehash(folder, BULK)
+    refused(folder, BULK)
+
+
+@pytest.mark.xfail(reason="the loader does not check this yet", strict=True)
+def test_a_tensor_of_a_dtype_that_vectors_do_not_have(folder):
+    tensors = read_tensors(folder / BULK)
+    tensors["attention/plain:input:query"] = tensors["attention/plain:input:query"].astype(np.int8)
+    (folder / BULK).write_bytes(safetensors.numpy.save(tensors))
+    rehash(folder, BULK)
+    refused(folder, "")
+
+
+# -- what is shipped -----------------------------------------------------------------------------
+
+
+def test_shipped_bounds_are_bounds():
+    for case in load_vectors().cases:
+        for name, golden in case.expected.items():
+            assert set(golden.bounds) == set(case.dtypes), case.id
+            for dtype, of in golden.bounds.items():
+                for policy, bound in of.items():
+                    where = f"{case.id} {name} {dtype} {policy}"
+                    for array in (bound.worst, bound.rms):
+                        assert array.dtype in (np.float32, np.float64), where
+                        assert np.isfinite(array).all(), where
+                        assert (array >= 0).all(), where
+                        mantissa, _ = np.frexp(array.astype(np.float64))
+                        assert np.all(mantissa * 2**12 % 1 == 0), where  # 12 significant bits
+                    assert np.all((bound.worst > 0) == (bound.rms > 0)), where
+                    finite = np.isfinite(golden.hi)
+                    assert not bound.worst[~finite].any(), where
+                    # the correctly rounded result is within every bound
+                    if name in ("output", "lse", "weights"):
+                        nearest = math.ldexp(
+                            1, {"float64": -53, "float32": -24, "float16": -11, "bfloat16": -8}[dtype]
+                        )
+                        masked = finite & (golden.hi == 0) & (bound.worst == 0)
+                        assert np.all(
+                            bound.worst[finite & ~masked] >= nearest * np.abs(golden.hi[finite & ~masked])
+                        ), where
+
+
+def test_shipped_bounds_grow_with_what_a_policy_admits():
+    for case in load_vectors().cases:
+        for name, golden in case.expected.items():
+            for dtype, of in golden.bounds.items():
+                if "eager" in of and "fused" in of:
+                    assert np.all(of["eager"].worst >= of["fused"].worst * (1 - 2**-10)), (
+                        case.id,
+                        name,
+                        dtype,
+                    )
+                if dtype == "float32":
+                    for policy in ("tf32", "tf32t", "bf16x1"):
+                        if policy in of and "eager" in of:
+                            assert np.all(of[policy].worst >= of["eager"].worst * (1 - 2**-10)), (
+                                case.id,
+                                name,
+                            )
+                if dtype in ("float64", "float32") and "eager" in of:
+                    assert of["fused"].worst is of["eager"].worst or np.array_equal(
+                        of["fused"].worst, of["eager"].worst
+                    )
