@@ -1,0 +1,52 @@
+"""Every planted defect, by kind."""
+
+from conformance.defects.bank import (
+    bias,
+    cache,
+    causal,
+    heads,
+    independence,
+    lengths,
+    lse,
+    masks,
+    nonfinite,
+    precision,
+    projections,
+    scale,
+    sinks,
+    softcap,
+    softmax,
+    tiles,
+    validation,
+    weights,
+    window,
+)
+from conformance.defects.defect import Defect
+
+BANK: dict[str, tuple[Defect, ...]] = {
+    module.__name__.rpartition(".")[2]: module.DEFECTS
+    for module in (
+        scale,
+        softmax,
+        softcap,
+        bias,
+        sinks,
+        masks,
+        causal,
+        window,
+        lengths,
+        heads,
+        projections,
+        cache,
+        weights,
+        lse,
+        nonfinite,
+        precision,
+        tiles,
+        independence,
+        validation,
+    )
+}
+"""Kind -> defects."""
+
+DEFECTS: tuple[Defect, ...] = tuple(defect for defects in BANK.values() for defect in defects)

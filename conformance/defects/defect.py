@@ -1,0 +1,55 @@
+"""One planted defect, as a record."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from conformance.defects.reference import REFERENCE, Implementation
+from conformance.names import DTYPES
+
+Change = Mapping[str, Any]
+"""Steps of the reference by name, replaced."""
+
+WIDE, HALF = ("float64", "float32"), ("float16", "bfloat16")
+
+
+def at(dtypes: tuple[str, ...] | str, reason: str) -> dict[str, str]:
+    """One reason for several dtypes."""
+    return dict.fromkeys((dtypes,) if isinstance(dtypes, str) else dtypes, reason)
+
+
+@dataclass(frozen=True)
+class Defect:
+    """A mistake that somebody made or may make, and how the reference makes it."""
+
+    id: str  # kebab-case, named for the mistake
+    sentence: str  # what was done wrong, said to whoever did it
+    violates: tuple[str, ...]  # requirement IDs
+    change: Change | Callable[[], Change]  # a function where the defect keeps state: fresh for each target
+    origin: str = "slip"  # owner/repository#number, or the framework that does so, or "slip"
+    features: tuple[str, ...] = ()  # what a case has to use for it to show
+    equivalent: str | None = None  # why no result differs, if none does
+    admitted: Mapping[str, str] = field(
+        default_factory=dict
+    )  # dtype or dtype/policy -> why the policy admits it
+    unobservable: Mapping[str, str] = field(default_factory=dict)  # the same -> why it cannot show there
+
+    def excuse(self, dtype: str, policy: str) -> str | None:
+        """Why nothing need show it at a dtype under a policy; None where something must."""
+        if self.equivalent:
+            return self.equivalent
+        for reasons in (self.admitted, self.unobservable):
+            for key in (dtype, f"{dtype}/{policy}"):
+                if key in reasons:
+                    return reasons[key]
+        return None
+
+    @property
+    def observable(self) -> tuple[str, ...]:
+        """The dtypes at which some case must show it, under every policy or under `fused`."""
+        return tuple(dtype for dtype in DTYPES if self.excuse(dtype, "fused") is None)
+
+    def implementation(self) -> Implementation:
+        """A target that makes the mistake and is right in all else."""
+        change = self.change() if callable(self.change) else self.change
+        return Implementation(replace(REFERENCE, **change), self.id)

@@ -1,0 +1,369 @@
+"""Both operations in plain NumPy, as small named steps of which a defect replaces one.
+
+Written from spec/ and not from the core, for reading and for being changed: nothing is fast here.
+Logits and softmax live in float32, in float64 for float64, as the policy `fused` wants.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from conformance.defects.checks import CHECKS, Check
+from conformance.names import DTYPES, FEATURES, MHA, SDPA
+from conformance.vectors.case import Array
+
+Step = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one call was given, and the sizes that follow from it."""
+
+    operation: str
+    query: Array
+    key: Array
+    value: Array
+    w_q: Any = None
+    w_k: Any = None
+    w_v: Any = None
+    w_o: Any = None
+    b_q: Any = None
+    b_k: Any = None
+    b_v: Any = None
+    b_o: Any = None
+    mask: Any = None
+    attn_bias: Any = None
+    is_causal: Any = False
+    q_offset: Any = None
+    window: Any = None
+    kv_lengths: Any = None
+    scale: Any = None
+    softcap: Any = None
+    sinks: Any = None
+    past_key: Any = None
+    past_value: Any = None
+    return_weights: Any = False
+    return_lse: Any = False
+
+    @cached_property
+    def layer(self) -> bool:
+        """Whether projections stand around the attention."""
+        return self.operation == MHA
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the call."""
+        return self.query.dtype
+
+    @cached_property
+    def wide(self) -> type:
+        """The dtype that is computed in."""
+        return np.float64 if self.dtype == np.float64 else np.float32
+
+    @cached_property
+    def batch(self) -> tuple[int, ...]:
+        """The batch axes."""
+        return self.query.shape[: -2 if self.layer else -3]
+
+    @cached_property
+    def heads(self) -> int:
+        """H."""
+        return int(self.w_q.shape[0] if self.layer else self.query.shape[-3])
+
+    @cached_property
+    def kv_heads(self) -> int:
+        """G."""
+        return int(self.w_k.shape[0] if self.layer else self.key.shape[-3])
+
+    @cached_property
+    def q_len(self) -> int:
+        """Number of queries."""
+        return self.query.shape[-2]
+
+    @cached_property
+    def past(self) -> int:
+        """Number of keys in the past."""
+        return 0 if self.past_key is None else int(self.past_key.shape[-2])
+
+    @cached_property
+    def kv_len(self) -> int:
+        """Number of keys, the past included."""
+        return self.past + self.key.shape[-2]
+
+    @cached_property
+    def d_k(self) -> int:
+        """Width of a projected query."""
+        return int(self.w_q.shape[-1] if self.layer else self.query.shape[-1])
+
+    @cached_property
+    def d_v(self) -> int:
+        """Width of a projected value."""
+        return int(self.w_v.shape[-1] if self.layer else self.value.shape[-1])
+
+    @cached_property
+    def columns(self) -> Array:
+        """The numbers of the keys."""
+        return np.arange(self.kv_len)
+
+    @cached_property
+    def logits_shape(self) -> tuple[int, ...]:
+        """The full shape of a mask."""
+        return (*self.batch, self.heads, self.q_len, self.kv_len)
+
+    def widen(self, array: Array) -> Array:
+        """An array in the dtype that is computed in."""
+        return array.astype(self.wide)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Attention, cut where people go wrong. `c` is the Call, `s` are the Steps themselves."""
+
+    checks: tuple[Check, ...]
+    compute: Step  # s, c -> outputs by name
+    accept: Step  # c -> c
+    project_query: Step  # c -> [..., H, q_len, d_k]
+    project_key: Step  # c -> [..., G, new, d_k]
+    project_value: Step  # c -> [..., G, new, d_v]
+    join: Step  # c, key, value -> both with the past in front, [..., G, kv_len, d]
+    repeat: Step  # c, x -> [..., H, kv_len, d]
+    attend: Step  # s, c, query, key, value -> heads, weights, lse
+    scale: Step  # c -> number
+    score: Step  # c, query, key, scale -> logits, [..., H, q_len, kv_len]
+    cap: Step  # c, x -> logits
+    bias: Step  # c, x -> logits
+    place: Step  # c -> i + q_offset, [..., q_len, 1]
+    by_mask: Step  # c -> what the mask shows, broadcastable to the logits; None = everything
+    by_bias: Step  # c -> the same
+    by_causal: Step  # c, place -> the same
+    by_window: Step  # c, place -> the same
+    by_lengths: Step  # c -> the same
+    intersect: Step  # c, rules -> bool, the shape of the logits
+    softmax: Step  # s, c, logits, visible -> weights, lse
+    peak: Step  # c, logits, visible -> what is subtracted, [..., H, q_len, 1]
+    raised: Step  # c, logits, visible, peak -> exponentials, 0 where hidden
+    total: Step  # c, raised, peak -> denominator, [..., H, q_len, 1]
+    normalise: Step  # c, raised, total, visible -> weights
+    log: Step  # c, total, peak, visible -> lse, [..., H, q_len]
+    average: Step  # c, weights, value, visible -> heads, [..., H, q_len, d_v]
+    merge: Step  # c, heads -> output
+    finish: Step  # c, output, weights, lse, key, value -> outputs by name
+
+
+def compute(s: Steps, c: Call) -> dict[str, Array]:
+    """One call, from arguments to outputs."""
+    for check in s.checks:
+        check(c)
+    c = s.accept(c)
+    query = s.project_query(c)
+    key, value = s.join(c, s.project_key(c), s.project_value(c))
+    heads, weights, lse = s.attend(s, c, query, s.repeat(c, key), s.repeat(c, value))
+    outputs: dict[str, Array] = s.finish(c, s.merge(c, heads), weights, lse, key, value)
+    return outputs
+
+
+def project(c: Call, x: Array, w: Any, b: Any) -> Array:
+    """[..., length, width] by a matrix for each head, [..., heads, length, d]; as it is without a layer (PROJ-1, PROJ-2)."""
+    if not c.layer:
+        return c.widen(x)
+    heads = c.widen(x)[..., None, :, :] @ c.widen(w)
+    return heads if b is None else heads + c.widen(b)[:, None, :]
+
+
+def join(c: Call, key: Array, value: Array) -> tuple[Array, Array]:
+    """The past, then the new (CACHE-1)."""
+    if c.past_key is None:
+        return key, value
+    return (
+        np.concatenate([c.widen(c.past_key), key], axis=-2),
+        np.concatenate([c.widen(c.past_value), value], axis=-2),
+    )
+
+
+def attend(s: Steps, c: Call, query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
+    """Logits, what is visible, softmax, average (ATT-6)."""
+    logits = s.bias(c, s.cap(c, s.score(c, query, key, s.scale(c))))
+    visible = visibility(s, c)
+    weights, lse = s.softmax(s, c, logits, visible)
+    return s.average(c, weights, value, visible), weights, lse
+
+
+def visibility(s: Steps, c: Call) -> Array:
+    """Which key each query may attend."""
+    place = s.place(c)
+    rules = (s.by_mask(c), s.by_bias(c), s.by_causal(c, place), s.by_window(c, place), s.by_lengths(c))
+    visible: Array = s.intersect(c, rules)
+    return visible
+
+
+def place(c: Call) -> Array:
+    """i + q_offset (MASK-8)."""
+    offset = np.asarray(0 if c.q_offset is None else c.q_offset)
+    if offset.ndim:
+        offset = offset[..., None, None, None]
+    return np.arange(c.q_len)[:, None] + offset
+
+
+def by_window(c: Call, place: Array) -> Any:
+    """Both ends included, None is open (MASK-10, MASK-11)."""
+    if c.window is None:
+        return None
+    left, right = c.window
+    shown = np.ones(np.broadcast_shapes(place.shape, (c.kv_len,)), dtype=bool)
+    if left is not None:
+        shown &= c.columns >= place - left
+    if right is not None:
+        shown &= c.columns <= place + right
+    return shown
+
+
+def intersect(c: Call, rules: tuple[Any, ...]) -> Array:
+    """What every rule shows (MASK-9)."""
+    visible = np.ones(c.logits_shape, dtype=bool)
+    for rule in rules:
+        if rule is not None:
+            visible &= rule
+    return visible
+
+
+def softmax(s: Steps, c: Call, logits: Array, visible: Array) -> tuple[Array, Array]:
+    """Weights, and the logarithm of their denominator."""
+    peak = s.peak(c, logits, visible)
+    raised = s.raised(c, logits, visible, peak)
+    total = s.total(c, raised, peak)
+    return s.normalise(c, raised, total, visible), s.log(c, total, peak, visible)
+
+
+def column(c: Call, sinks: Array) -> Array:
+    """A number for each head, in front of rows: [H, 1, 1]."""
+    return c.widen(sinks)[:, None, None]
+
+
+def peak(c: Call, logits: Array, visible: Array) -> Array:
+    """The largest visible logit or sink of the row; 0 where there is none above -inf (ATT-2)."""
+    largest = np.max(np.where(visible, logits, -np.inf), axis=-1, keepdims=True, initial=-np.inf)
+    if c.sinks is not None:
+        largest = np.maximum(largest, column(c, c.sinks))
+    return np.where(np.isneginf(largest), c.wide(0), largest).astype(c.wide)
+
+
+def raised(c: Call, logits: Array, visible: Array, peak: Array) -> Array:
+    """Exponentials; a hidden logit is not looked at (MASK-4)."""
+    return np.exp(np.where(visible, logits - peak, c.wide(-np.inf)))
+
+
+def total(c: Call, raised: Array, peak: Array) -> Array:
+    """The denominator, with the sink (ATT-12)."""
+    summed: Array = raised.sum(axis=-1, keepdims=True)
+    return summed if c.sinks is None else summed + np.exp(column(c, c.sinks) - peak)
+
+
+def normalise(c: Call, raised: Array, total: Array, visible: Array) -> Array:
+    """Weights; zero where hidden, so zero throughout an empty row (MASK-3)."""
+    return np.where(visible, raised / total, c.wide(0))
+
+
+def log(c: Call, total: Array, peak: Array, visible: Array) -> Array:
+    """The log of the denominator; -inf for an empty row, sinks or not (ATT-14, MASK-13)."""
+    return np.where(visible.any(axis=-1), (np.log(total) + peak)[..., 0], c.wide(-np.inf))
+
+
+def average(c: Call, weights: Array, value: Array, visible: Array) -> Array:
+    """Values by their weights; what is not finite reaches those who see it only (ATT-11, MASK-5)."""
+    finite = np.isfinite(value)
+    heads: Array = weights @ np.where(finite, value, c.wide(0))
+    if finite.all():
+        return heads
+    nan, rise, fall = (
+        visible.astype(np.float32) @ kind(value).astype(np.float32) > 0
+        for kind in (np.isnan, np.isposinf, np.isneginf)
+    )
+    heads = np.where(rise, heads + np.inf, heads)
+    return np.where(nan, c.wide(np.nan), np.where(fall, heads - np.inf, heads))
+
+
+def merge(c: Call, heads: Array) -> Array:
+    """Concatenated heads times W^O, plus b_o; as they are without a layer (PROJ-3)."""
+    if not c.layer:
+        return heads
+    rows = np.moveaxis(heads, -3, -2).reshape(*c.batch, c.q_len, c.heads * c.d_v)
+    output: Array = rows @ c.widen(c.w_o).reshape(c.heads * c.d_v, -1)
+    return output if c.b_o is None else output + c.widen(c.b_o)
+
+
+def finish(c: Call, output: Array, weights: Array, lse: Array, key: Array, value: Array) -> dict[str, Array]:
+    """What was asked for, in the dtype of the call; lse as wide as it was computed (DTYPE-1, DTYPE-6)."""
+    outputs = {"output": output.astype(c.dtype)}
+    if c.return_weights:
+        outputs["weights"] = weights.astype(c.dtype)
+    if c.return_lse:
+        outputs["lse"] = lse
+    if c.past_key is not None:
+        outputs["present_key"], outputs["present_value"] = key.astype(c.dtype), value.astype(c.dtype)
+    return outputs
+
+
+REFERENCE = Steps(
+    checks=CHECKS,
+    compute=compute,
+    accept=lambda c: c,
+    project_query=lambda c: project(c, c.query, c.w_q, c.b_q),
+    project_key=lambda c: project(c, c.key, c.w_k, c.b_k),
+    project_value=lambda c: project(c, c.value, c.w_v, c.b_v),
+    join=join,
+    repeat=lambda c, x: np.repeat(x, c.heads // c.kv_heads, axis=-3),
+    attend=attend,
+    scale=lambda c: c.d_k**-0.5 if c.scale is None else float(c.scale),
+    score=lambda c, query, key, scale: (query @ key.swapaxes(-1, -2)) * c.wide(scale),
+    cap=lambda c, x: x if c.softcap is None else c.wide(c.softcap) * np.tanh(x / c.wide(c.softcap)),
+    bias=lambda c, x: x if c.attn_bias is None else x + c.widen(c.attn_bias),
+    place=place,
+    by_mask=lambda c: c.mask,
+    by_bias=lambda c: None if c.attn_bias is None else ~np.isneginf(c.attn_bias),
+    by_causal=lambda c, place: c.columns <= place if c.is_causal else None,
+    by_window=by_window,
+    by_lengths=lambda c: None if c.kv_lengths is None else c.columns < c.kv_lengths[..., None, None, None],
+    intersect=intersect,
+    softmax=softmax,
+    peak=peak,
+    raised=raised,
+    total=total,
+    normalise=normalise,
+    log=log,
+    average=average,
+    merge=merge,
+    finish=finish,
+)
+
+
+class Implementation:
+    """Steps as a target of the suite that claims everything."""
+
+    dtypes = DTYPES
+    features = FEATURES
+    accuracy = "fused"
+
+    def __init__(self, steps: Steps, name: str = "reference") -> None:
+        self.name = name
+        self._steps = steps
+
+    def scaled_dot_product_attention(
+        self, query: Array, key: Array, value: Array, **options: Any
+    ) -> Mapping[str, Array]:
+        """Attention."""
+        outputs: Mapping[str, Array] = self._steps.compute(
+            self._steps, Call(SDPA, query, key, value, **options)
+        )
+        return outputs
+
+    def multi_head_attention(
+        self, query: Array, key: Array, value: Array, **options: Any
+    ) -> Mapping[str, Array]:
+        """The layer."""
+        outputs: Mapping[str, Array] = self._steps.compute(
+            self._steps, Call(MHA, query, key, value, **options)
+        )
+        return outputs
