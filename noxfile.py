@@ -38,7 +38,7 @@ def group(name: str) -> list[str]:
 
 
 @nox.session
-@nox.parametrize("backend", list(BACKENDS), ids=list(BACKENDS), tags=[[name] for name in BACKENDS])
+@nox.parametrize("backend", [nox.param(name, tags=[name]) for name in BACKENDS])
 def conformance(session: nox.Session, backend: str) -> None:
     """The matrix: every case at every dtype on one backend. Extra arguments go to `mha-conformance run`."""
     requirements, targets = BACKENDS[backend]
