@@ -95,3 +95,9 @@ def test_rows_that_are_empty_in_all_parts(sink):
     got = merge_attention([np.zeros((1, 2, 3))] * 2, [empty, empty], np.asarray([sink]))
     np.testing.assert_array_equal(got.output, np.zeros((1, 2, 3)))
     np.testing.assert_array_equal(got.lse, empty)
+
+
+def test_a_part_of_minus_inf_logits_alone_gives_nothing():
+    outputs = [np.full((1, 1, 2), math.nan), np.ones((1, 1, 2))]
+    got = merge_attention(outputs, [np.full((1, 1), -math.inf), np.zeros((1, 1))])
+    np.testing.assert_array_equal(got.output, outputs[1])
