@@ -7,7 +7,7 @@ from typing import Any
 from conformance.defects.reference import REFERENCE, Implementation
 from conformance.names import DTYPES
 
-Change = Mapping[str, Any]
+Change = dict[str, Any]
 """Steps of the reference by name, replaced."""
 
 WIDE, HALF = ("float64", "float32"), ("float16", "bfloat16")

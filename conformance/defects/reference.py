@@ -81,7 +81,7 @@ class Call:
     @cached_property
     def q_len(self) -> int:
         """Number of queries."""
-        return self.query.shape[-2]
+        return int(self.query.shape[-2])
 
     @cached_property
     def past(self) -> int:
@@ -91,7 +91,7 @@ class Call:
     @cached_property
     def kv_len(self) -> int:
         """Number of keys, the past included."""
-        return self.past + self.key.shape[-2]
+        return self.past + int(self.key.shape[-2])
 
     @cached_property
     def d_k(self) -> int:
@@ -166,7 +166,7 @@ def compute(s: Steps, c: Call) -> dict[str, Array]:
 
 
 def project(c: Call, x: Array, w: Any, b: Any) -> Array:
-    """[..., length, width] by a matrix for each head, [..., heads, length, d]; as it is without a layer (PROJ-1, PROJ-2)."""
+    """Heads [..., heads, length, d] of an input of the layer; as it is without one (PROJ-1, PROJ-2)."""
     if not c.layer:
         return c.widen(x)
     heads = c.widen(x)[..., None, :, :] @ c.widen(w)
@@ -199,8 +199,8 @@ def visibility(s: Steps, c: Call) -> Array:
     return visible
 
 
-def place(c: Call) -> Array:
-    """i + q_offset (MASK-8)."""
+def place(c: Call) -> Any:
+    """The places of the queries, i + q_offset (MASK-8)."""
     offset = np.asarray(0 if c.q_offset is None else c.q_offset)
     if offset.ndim:
         offset = offset[..., None, None, None]
@@ -261,7 +261,7 @@ def total(c: Call, raised: Array, peak: Array) -> Array:
     return summed if c.sinks is None else summed + np.exp(column(c, c.sinks) - peak)
 
 
-def normalise(c: Call, raised: Array, total: Array, visible: Array) -> Array:
+def normalise(c: Call, raised: Array, total: Array, visible: Array) -> Any:
     """Weights; zero where hidden, so zero throughout an empty row (MASK-3)."""
     return np.where(visible, raised / total, c.wide(0))
 

@@ -219,7 +219,7 @@ DEFECTS = (
         ("NUM-1", "DTYPE-3"),
         {"bias": lambda c, x: x if c.attn_bias is None else x + rounded(c.widen(c.attn_bias), "bfloat16")},
         features=("attn_bias",),
-        unobservable=at(("float64", "float32", *HALF), "the biases of the cases have 8 significant bits"),
+        unobservable=at(HALF, "biases that are no bfloat16 have rows for float64 and float32 only"),
     ),
     Defect(
         "bias-scaled-by-heads",

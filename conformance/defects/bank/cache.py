@@ -32,7 +32,7 @@ def _present(change: Any, *names: str) -> Change:
     return output(change, *(names or _PRESENT), when=_past)
 
 
-def _lost(c: Call, o: dict[str, Array]) -> dict[str, Array]:
+def _lost(c: Call, o: dict[str, Array]) -> Any:
     return {name: x for name, x in o.items() if name not in _PRESENT}
 
 
@@ -47,7 +47,7 @@ def _new_columns(name: str) -> Change:
         x = getattr(c, name)
         if x is None or not c.past or x.shape[-1] != c.kv_len:
             return c
-        moved = np.concatenate(
+        moved: Any = np.concatenate(
             [np.full_like(x[..., : c.past], name == "mask"), x[..., : c.kv_len - c.past]], axis=-1
         )
         return replace(c, **{name: moved})

@@ -1,5 +1,7 @@
 """Heads, and which keys each of them reads."""
 
+from typing import Any
+
 import numpy as np
 
 from conformance.defects.bank.ways import after, output, weighed
@@ -9,11 +11,11 @@ from conformance.defects.reference import Call
 from conformance.vectors.case import Array
 
 
-def _reading(index: object) -> Change:
+def _reading(index: Any) -> Change:
     """Which key head each query head reads: c, h -> g."""
     return {
         "repeat": lambda c, x: np.take(x, np.minimum(index(c, np.arange(c.heads)), c.kv_heads - 1), axis=-3)
-    }  # type: ignore[operator]
+    }
 
 
 def _misread(c: Call, x: Array) -> Array:

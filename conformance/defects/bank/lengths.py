@@ -27,7 +27,7 @@ def _refused(c: Call) -> Call:
     return c
 
 
-def _added(s: Steps, c: Call, logits: Array, visible: Array) -> tuple[Array, Array]:
+def _added(s: Steps, c: Call, logits: Array, visible: Array) -> Any:
     if c.kv_lengths is None:
         return R.softmax(s, c, logits, visible)
     inside = s.by_lengths(c)

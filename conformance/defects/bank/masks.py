@@ -1,6 +1,7 @@
 """Boolean masks, what is hidden by them, and rows that may attend nothing."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from conformance.vectors.case import Array
 def _filled(number: float) -> Change:
     """Hidden logits become a finite number, and everything is visible; slots beyond the lengths stay hidden."""
 
-    def softmax(s: Steps, c: Call, logits: Array, visible: Array) -> tuple[Array, Array]:
+    def softmax(s: Steps, c: Call, logits: Array, visible: Array) -> Any:
         exists = s.intersect(c, (s.by_lengths(c),))
         number_ = max(number, float(np.finfo(c.wide).min))
         return R.softmax(s, c, np.where(visible | ~exists, logits, c.wide(number_)), exists)
@@ -25,20 +26,20 @@ def _filled(number: float) -> Change:
 def _empty(fill: str) -> Change:
     """What an empty row is filled with."""
 
-    def average(c: Call, weights: Array, value: Array, visible: Array) -> Array:
-        heads = R.average(c, weights, value, visible)
+    def average(c: Call, weights: Array, value: Array, visible: Array) -> Any:
+        heads: Any = R.average(c, weights, value, visible)
         mean = value.mean(axis=-2, keepdims=True) if c.kv_len else np.nan
-        row = {"nan": c.wide(np.nan), "mean": mean, "first": value[..., :1, :] if c.kv_len else 0}[fill]
+        row: Any = {"nan": c.wide(np.nan), "mean": mean, "first": value[..., :1, :] if c.kv_len else 0}[fill]
         return np.where(visible.any(axis=-1, keepdims=True), heads, row).astype(c.wide)
 
     return {"average": average}
 
 
-def _unmasked(s: Steps, c: Call, logits: Array, visible: Array) -> tuple[Array, Array]:
+def _unmasked(s: Steps, c: Call, logits: Array, visible: Array) -> Any:
     return R.softmax(s, c, logits, visible | ~visible.any(axis=-1, keepdims=True))
 
 
-def _added(s: Steps, c: Call, logits: Array, visible: Array) -> tuple[Array, Array]:
+def _added(s: Steps, c: Call, logits: Array, visible: Array) -> Any:
     """-inf is added where a key is hidden: NaN stays NaN, and +inf becomes it."""
     empty = ~visible.any(axis=-1, keepdims=True)
     with np.errstate(invalid="ignore"):
@@ -50,7 +51,7 @@ def _added(s: Steps, c: Call, logits: Array, visible: Array) -> tuple[Array, Arr
 def _after_softmax(renormalised: bool) -> Change:
     """The mask multiplies the weights of a softmax over all keys."""
 
-    def softmax(s: Steps, c: Call, logits: Array, visible: Array) -> tuple[Array, Array]:
+    def softmax(s: Steps, c: Call, logits: Array, visible: Array) -> Any:
         weights, lse = R.softmax(s, c, logits, np.ones_like(visible))
         weights = np.where(visible, weights, 0)
         if renormalised:
@@ -60,7 +61,7 @@ def _after_softmax(renormalised: bool) -> Change:
     return {"softmax": softmax}
 
 
-def _turned(c: Call, x: Array) -> Array:
+def _turned(c: Call, x: Array) -> Any:
     """The last two axes exchanged, where the result still broadcasts."""
     rows, columns = x.shape[-2:]
     return x.swapaxes(-1, -2) if rows in (1, c.kv_len) and columns in (1, c.q_len) else x

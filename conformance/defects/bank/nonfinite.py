@@ -31,12 +31,12 @@ def _checked(c: Call) -> Call:
     return c
 
 
-def _safe(s: Steps, c: Call, x: Array, visible: Array) -> tuple[Array, Array]:
+def _safe(s: Steps, c: Call, x: Array, visible: Array) -> Any:
     weights, lse = R.softmax(s, c, x, visible)
     return np.where(np.isnan(weights), 0, weights), lse
 
 
-def _skipping(s: Steps, c: Call, x: Array, visible: Array) -> tuple[Array, Array]:
+def _skipping(s: Steps, c: Call, x: Array, visible: Array) -> Any:
     return R.softmax(s, c, x, visible & ~np.isnan(x))
 
 

@@ -183,7 +183,7 @@ DEFECTS = (
         },
     ),
     Defect(
-        "bias-of-first-head",
+        "projection-bias-of-first-head",
         "The projection biases of the first head serve all heads.",
         ("PROJ-2", "HEAD-1"),
         _with(**{f"b_{x}": lambda b: b[[0] * len(b)] for x in "qkv"}),

@@ -13,12 +13,12 @@ from conformance.vectors.case import Array
 
 def _keys(index: Any) -> Change:
     """Keys and values that are read at other places: c, j -> j."""
-    return {"join": lambda c, k, v: _both(c, *R.join(c, k, v), index)}
+    return {"join": lambda c, k, v: _both(c, R.join(c, k, v), index)}
 
 
-def _both(c: Call, key: Array, value: Array, index: Any) -> tuple[Array, Array]:
+def _both(c: Call, whole: tuple[Array, Array], index: Any) -> Any:
     where = index(c, c.columns)
-    return np.take(key, where, axis=-2), np.take(value, where, axis=-2)
+    return tuple(np.take(x, where, axis=-2) for x in whole)
 
 
 def _queries(index: Any) -> Change:
@@ -36,12 +36,12 @@ def _widths(shown: Any) -> Change:
     return after("project_query", lambda c, x: x * shown(c.d_k))
 
 
-def _padding(c: Call, e: Array, peak: Array) -> Array:
+def _padding(c: Call, e: Array, peak: Array) -> Any:
     """Keys of zero fill the last block up, and are counted."""
     return R.total(c, e, peak) + (-c.kv_len % 16) * np.exp(-peak)
 
 
-def _halves(c: Call, w: Array, v: Array, visible: Array) -> Array:
+def _halves(c: Call, w: Array, v: Array, visible: Array) -> Any:
     """Two halves of the keys, averaged alike whatever their weight."""
     half = c.kv_len // 2
     if half < 8:

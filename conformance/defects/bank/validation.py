@@ -23,7 +23,8 @@ def _cut(axis: int, *names: str) -> Any:
 
     def then(c: Call) -> Call:
         size = min(getattr(c, name).shape[axis] for name in names)
-        return replace(c, **{name: np.take(getattr(c, name), np.arange(size), axis=axis) for name in names})
+        cut: dict[str, Any] = {n: np.take(getattr(c, n), np.arange(size), axis=axis) for n in names}
+        return replace(c, **cut)
 
     return then
 
@@ -36,9 +37,9 @@ def _with(name: str, change: Any) -> Any:
 def _expanded(c: Call) -> Call:
     """Batches of one, repeated."""
     n = max(len(x) for x in (c.query, c.key, c.value))
-    return replace(
-        c, **{x: np.resize(getattr(c, x), (n, *getattr(c, x).shape[1:])) for x in ("query", "key", "value")}
-    )
+    given = {name: getattr(c, name) for name in ("query", "key", "value")}
+    repeated: dict[str, Any] = {name: np.resize(x, (n, *x.shape[1:])) for name, x in given.items()}
+    return replace(c, **repeated)
 
 
 def _ranked(c: Call) -> Call:

@@ -93,7 +93,7 @@ def online(
 ) -> Change:
     """A softmax in blocks of keys with a running maximum; the arguments are what may be wrong with it."""
 
-    def softmax(s: Steps, c: Call, logits: Array, visible: Array) -> tuple[Array, Array]:
+    def softmax(s: Steps, c: Call, logits: Array, visible: Array) -> Any:
         hidden = np.where(visible, logits, c.wide(-np.inf))
         raised = np.zeros_like(hidden)
         top = np.full((*hidden.shape[:-1], 1), c.wide(-np.inf))

@@ -161,7 +161,6 @@ DEFECTS = (
         ("ATT-13", "NUM-1"),
         _weights(lambda c, x: np.round(x, 3)),
         features=_ASKED,
-        admitted={"bfloat16": "the steps of bfloat16 near 1 are wider"},
     ),
     Defect(
         "mask-dropped-with-weights",
