@@ -1,5 +1,6 @@
 """A target behind the line protocol, restarted when it dies or hangs."""
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -22,7 +23,7 @@ FIRST_CASE_SECONDS = 20.0
 
 
 class Isolated:
-    """Asks a target in a process of its own, one question after another."""
+    """Asks a target in a process of its own, one question after another; the first one starts it."""
 
     def __init__(
         self, command: Sequence[str], source: str, timeout: float, echo: Callable[[str], None] | None = None
@@ -30,66 +31,81 @@ class Isolated:
         self._command, self._source, self._timeout, self._echo = command, source, timeout, echo
         self._group: frozenset[str] = frozenset()
         self._allowance = FIRST_CASE_SECONDS
-        self._broken = ""  # why it cannot be started again
-        self._process: Process
-        self.hello: Hello = self._start()
+        self._broken = ""  # why it cannot be started (again)
+        self._process: Process | None = None
+        self._starting = threading.Lock()  # held while a process is made, so that none is made after the end
+        self._ended = False
 
-    def _start(self) -> Hello:
+    @property
+    def broken(self) -> bool:
+        """Whether its process cannot be started any more."""
+        return bool(self._broken)
+
+    def start(self) -> Hello:
         """Starts the process, and reads what it says of itself.
 
         Raises:
             UsageError: it does not start.
         """
-        self._process = Process(self._command, self._echo)
+        with self._starting:
+            if self._ended:
+                raise UsageError(f"{self._source} was ended")
+            process = self._process = Process(self._command, self._echo)
         try:
-            return parse_hello(self._process.ask(encode(start_message()), START_SECONDS), self._source)
+            return parse_hello(process.ask(encode(start_message()), START_SECONDS), self._source)
         except DiedError as error:
             raise UsageError(f"{self._source} did not start: {error}") from error
         except TimedOutError as error:
-            self._process.kill()
+            process.kill()
             raise UsageError(f"{self._source} did not start within {START_SECONDS:g} s") from error
         except BaseException:
-            self._process.kill()
+            process.kill()
             raise
 
     def ask(self, question: Question) -> Answer:
         """The answer to a question, or how the process failed to give one."""
-        problem = self._ready(question)
-        if problem:
-            return Answer("crash", problem)
+        process = self._ready(question)
+        if process is None:
+            return Answer("crash", self._broken)
         line = encode(run_message(question))
         allowed = self._timeout + self._allowance
         self._allowance = 0.0
         began = time.perf_counter()
         try:
-            answer = parse_answer(self._process.ask(line, allowed), question.case.id)
+            answer = parse_answer(process.ask(line, allowed), question.case.id)
         except DiedError as error:
             answer = Answer("crash", str(error))
         except TimedOutError:
-            self._process.kill()
+            process.kill()
             answer = Answer("timeout", f"no answer within {allowed:g} s")
         except ProtocolError as error:
-            self._process.kill()  # who knows what it answers next
+            process.kill()  # who knows what it answers next
             answer = Answer("wrong", f"the answer is not of the protocol: {error}")
         return Answer(answer.kind, answer.message, answer.outputs, time.perf_counter() - began)
 
-    def _ready(self, question: Question) -> str:
-        """Sees to it that a process of the right group runs; returns what is in the way."""
+    def _ready(self, question: Question) -> Process | None:
+        """A process that runs and is of the right group; none if it cannot be started."""
         if question.group != self._group:
             self._group = question.group
             self.close()
-        if not self._broken and not self._process.alive:
-            self._process.kill()
+        if not self._broken and (self._process is None or not self._process.alive):
+            again = self._process is not None
+            if self._process is not None:
+                self._process.kill()
             try:
-                self._start()
+                self.start()
             except UsageError as error:
-                self._broken = f"it could not be started again: {error}"
-        return self._broken
+                self._broken = f"it could not be started{' again' if again else ''}: {error}"
+        return None if self._broken else self._process
 
     def kill(self) -> None:
-        """Ends the process at once, whatever it does."""
-        self._process.kill()
+        """Ends the process at once, whatever it does; it is not started again."""
+        with self._starting:
+            self._ended = True
+        if self._process is not None:
+            self._process.kill()
 
     def close(self) -> None:
         """Lets the process end."""
-        self._process.stop(encode({"cmd": "stop"}))
+        if self._process is not None:
+            self._process.stop(encode({"cmd": "stop"}))

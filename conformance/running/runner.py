@@ -1,7 +1,8 @@
 """A run: questions to a target, answers to the judge, rows to whoever listens."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from conformance.running.answer import Answer, AnswerKind, Hello, Question
 from conformance.running.call import call
 from conformance.running.isolated import Isolated
 from conformance.running.nearest import known
+from conformance.running.pool import Pool
 from conformance.running.process import worker_command
 from conformance.running.select import Selection, select
 from conformance.running.target import Target, adopt, load
@@ -38,6 +40,7 @@ class Request:
     timeout: float = TIMEOUT
     in_process: bool = False
     stop_at_failure: bool = False
+    workers: int = 1  # processes at once
 
     def __post_init__(self) -> None:
         if (self.target is None) == (not self.command):
@@ -48,6 +51,13 @@ class Request:
             raise UsageError("--device is for Python targets; a --command chooses its device itself")
         if self.accuracy is not None:
             known("accuracy", self.accuracy, POLICIES)
+        if self.workers < 1:
+            raise UsageError(f"-j must be 1 or more workers, got {self.workers}")
+        if self.workers > 1 and (self.in_process or not (self.command or isinstance(self.target, str))):
+            raise UsageError(
+                "-j N gives each worker a process of its own: it goes neither with --in-process "
+                "nor with a Python object; name the target instead"
+            )
         if not self.timeout > 0:
             raise UsageError(f"--timeout must be more than 0 seconds, got {self.timeout:g}")
 
@@ -87,10 +97,6 @@ VERDICT_OF: dict[AnswerKind, Verdict] = {
 class Asker(Protocol):
     """Whatever gets answers to questions."""
 
-    @property
-    def hello(self) -> Hello:
-        """What the target says of itself."""
-
     def ask(self, question: Question) -> Answer:
         """The answer to one question."""
 
@@ -106,11 +112,6 @@ class InProcess:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-
-    @property
-    def hello(self) -> Hello:
-        """What the target says of itself."""
-        return self._target.hello
 
     def ask(self, question: Question) -> Answer:
         """The answer to a question."""
@@ -138,36 +139,60 @@ def run(
 ) -> Iterator[Event]:
     """Runs cases against a target; `echo` gets what the target's process writes to stderr.
 
+    Rows come as they are found: with several workers in no particular order.
+
     Raises:
         UsageError: the target does not start, or nothing is left to run.
     """
-    asker = start(request, echo)
+    asker, hello = start(request, echo)
     try:
-        accuracy = request.accuracy or asker.hello.accuracy
-        questions = select(cases, asker.hello, accuracy, request.selection, request.source)
-        yield Started(asker.hello, request.source, accuracy, len(questions))
-        for question in questions:
-            row = explained(answered(question, accuracy, asker), asker.hello)
-            yield row
-            if row.failed and request.stop_at_failure:
-                break
+        accuracy = request.accuracy or hello.accuracy
+        questions = select(cases, hello, accuracy, request.selection, request.source)
+        yield Started(hello, request.source, accuracy, len(questions))
+        with closing(_rows(request, questions, accuracy, asker, echo)) as rows:
+            for row in rows:
+                yield explained(row, hello)
+                if row.failed and request.stop_at_failure:
+                    break
     except BaseException:
         asker.kill()
         raise
     asker.close()
 
 
-def start(request: Request, echo: Callable[[str], None] | None) -> Asker:
-    """Makes ready whatever the request wants asked."""
+def start(request: Request, echo: Callable[[str], None] | None) -> tuple[Asker, Hello]:
+    """Makes ready whatever the request wants asked, and hears what it says of itself."""
     operation = request.selection.operation
-    if request.command:
-        return Isolated(request.command, request.source, request.timeout, echo)
-    if not isinstance(request.target, str):
-        return InProcess(adopt(request.target, request.source, operation, request.device))
+    if not request.command and not isinstance(request.target, str):
+        target = adopt(request.target, request.source, operation, request.device)
+        return InProcess(target), target.hello
     if request.in_process:
-        return InProcess(load(request.target, operation, request.device))
-    command = worker_command(request.target, operation, request.device)
+        target = load(request.target, operation, request.device)
+        return InProcess(target), target.hello
+    worker = isolated(request, echo)
+    return worker, worker.start()
+
+
+def isolated(request: Request, echo: Callable[[str], None] | None) -> Isolated:
+    """A worker that is yet to start."""
+    command = request.command or worker_command(request.target, request.selection.operation, request.device)
     return Isolated(command, request.source, request.timeout, echo)
+
+
+def _rows(
+    request: Request,
+    questions: Sequence[Question],
+    accuracy: str,
+    asker: Asker,
+    echo: Callable[[str], None] | None,
+) -> Generator[Row, None, None]:
+    """The rows of the questions, from one asker or from a pool of which it is the first."""
+    if not isinstance(asker, Isolated) or min(request.workers, len(questions)) == 1:
+        yield from (answered(question, accuracy, asker) for question in questions)
+        return
+    others = [isolated(request, echo) for _ in range(min(request.workers, len(questions)) - 1)]
+    pool = Pool([asker, *others], lambda question, worker: answered(question, accuracy, worker))
+    yield from pool.rows(questions)
 
 
 def answered(question: Question, accuracy: str, asker: Asker) -> Row:

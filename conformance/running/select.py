@@ -44,13 +44,16 @@ class Selection:
             )
 
     @property
-    def narrowed(self) -> bool:
-        """Whether the rest of the suite has still to be run before a target is conformant."""
-        return self.expression is not None or bool(self.features) or self.shard is not None
+    def narrowed(self) -> str:
+        """Which options leave out a part of the suite that a target must pass to be conformant; as typed."""
+        return self._typed("-k", "--feature", "--shard")
 
     @property
     def words(self) -> str:
         """The selection as it is typed, for messages."""
+        return self._typed("--profile", "--op", "--dtype", "-k", "--feature", "--shard")
+
+    def _typed(self, *wanted: str) -> str:
         options = {
             "--profile": self.profile,
             "--op": self.operation,
@@ -59,7 +62,7 @@ class Selection:
             "--feature": " ".join(self.features),
             "--shard": self.shard and "/".join(map(str, self.shard)),
         }
-        return ", ".join(f"{option} {value}" for option, value in options.items() if value)
+        return ", ".join(f"{option} {options[option]}" for option in wanted if options[option])
 
 
 def parse_shard(text: str) -> tuple[int, int]:

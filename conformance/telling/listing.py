@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from conformance.defects.defect import Defect
 from conformance.names import DECLARED_FEATURES, FEATURES, OPTION_FEATURES, PROFILES
 from conformance.running.select import in_profile
 from conformance.running.target import implementations
@@ -87,11 +88,34 @@ def profiles() -> list[Entry]:
     ]
 
 
+def defects() -> list[Entry]:
+    """Every planted defect."""
+    return [
+        {
+            "id": defect.id,
+            "violates": list(defect.violates),
+            "sentence": defect.sentence,
+            "features": list(defect.features),
+            "origin": defect.origin,
+            "equivalent": defect.equivalent,
+        }
+        for defect in read_defects()
+    ]
+
+
+def read_defects() -> tuple[Defect, ...]:
+    """The bank, which a run has no need of."""
+    from conformance.defects.bank import DEFECTS
+
+    return DEFECTS
+
+
 LISTS: dict[str, tuple[Callable[[], list[Entry]], tuple[str, ...]]] = {
     "backends": (backends, ("name", "stands for")),
     "cases": (cases, ("id", "note")),
     "requirements": (requirements, ("id", "title", "notes", "cases")),
     "features": (features, ("name", "claimed", "cases")),
+    "defects": (defects, ("id", "violates", "sentence")),
     "profiles": (profiles, ("name", "cases", "features")),
 }
 """What can be listed: its entries, and the fields that a table shows."""

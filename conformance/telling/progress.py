@@ -11,9 +11,13 @@ from conformance.judging.verdict import Row
 from conformance.running.runner import Event, Started
 from conformance.telling.text import STYLES, plain, safe
 
+FAILURES_SHOWN = 8
+"""Failing rows that are told one by one, unless every row is."""
+COVERS_SHOWN = 4
+
 
 class RunProgress:
-    """Shows events on a console: failures always, every row when verbose, a bar on a terminal."""
+    """Shows events on a console: the first failures always, every row when verbose, a bar on a terminal."""
 
     def __init__(self, console: Console, quiet: bool = False, verbose: bool = False) -> None:
         self._console, self._quiet, self._verbose = console, quiet, verbose
@@ -40,6 +44,9 @@ class RunProgress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+        more = self._failed - FAILURES_SHOWN
+        if more > 0 and not self._quiet and not self._verbose:
+            self._console.print(f"... and {more} more; -v shows them all, --report keeps them")
 
     def show(self, event: Event) -> None:
         """Shows one event."""
@@ -47,8 +54,9 @@ class RunProgress:
             self._begin(event)
             return
         self._failed += event.failed
-        if not self._quiet and (event.failed or self._verbose):
-            self._console.print(row_line(event, seconds=self._verbose), soft_wrap=True)
+        told = event.failed and self._failed <= FAILURES_SHOWN
+        if not self._quiet and (told or self._verbose):
+            self._console.print(row_text(event, self._verbose), soft_wrap=True)
         if self._bar is not None:
             failed = f"{self._failed} failed" if self._failed else ""
             self._bar.update(self._bar.task_ids[0], advance=1, failed=failed)
@@ -70,10 +78,18 @@ class RunProgress:
             self._console.print(plain(f"  | {line}", "dim"), soft_wrap=True)
 
 
-def row_line(row: Row, seconds: bool = False) -> Text:
-    """A row as one line: verdict, case, dtype, message."""
-    time = f" ({row.seconds:.2f} s)" if seconds else ""
-    message = f": {row.message}" if row.message else ""
+def row_text(row: Row, verbose: bool = False) -> Text:
+    """A row: verdict, case, dtype, requirements; what is wrong stands on a line of its own."""
+    name = f" {row.case} {row.dtype}"
+    if not row.failed:
+        message = f": {row.message}" if row.message else ""
+        return Text.assemble(verdict(row, verbose), plain(f"{name} ({row.seconds:.2f} s){message}"))
+    covers = [*row.covers[:COVERS_SHOWN], *["..."] * (len(row.covers) > COVERS_SHOWN)]
     return Text.assemble(
-        (f"{row.verdict:<11}", STYLES[row.verdict]), plain(f" {row.case} {row.dtype}{time}{message}")
+        verdict(row, verbose), plain(f"{name} ({', '.join(covers)})"), "\n", plain(f"        {row.message}")
     )
+
+
+def verdict(row: Row, verbose: bool) -> Text:
+    """The verdict in a column as wide as those that are shown need."""
+    return Text(f"{row.verdict:<{11 if verbose else 7}}", STYLES[row.verdict])

@@ -13,6 +13,7 @@ import numpy as np
 
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
+from conformance.names import DTYPES
 from conformance.running.runner import Event, Started
 from conformance.telling import summary
 from conformance.telling.report import Report, TargetInfo
@@ -63,14 +64,14 @@ class ReportFile:
 
 
 class Recorder:
-    """The report of a run that is under way."""
+    """The report of a run that is under way; `narrowed` says what left out a part of the suite."""
 
     def __init__(
         self,
         vectors: Vectors,
         requirements: Iterable[str],
         command: Sequence[str],
-        narrowed: bool,
+        narrowed: str = "",
         file: ReportFile | None = None,
     ) -> None:
         self._vectors, self._command, self._narrowed, self._file = vectors, tuple(command), narrowed, file
@@ -108,7 +109,7 @@ class Recorder:
     def report(self) -> Report:
         """The report of the rows so far; its status stays open until all are there."""
         assert self._started is not None
-        hello, rows = self._started.hello, tuple(self._rows)
+        hello, rows = self._started.hello, tuple(sorted(self._rows, key=place))
         whole = not self._narrowed and len(rows) == self._started.total
         return Report(
             suite_version=SUITE_VERSION,
@@ -124,6 +125,23 @@ class Recorder:
             untested_requirements=summary.untested(rows, self._requirements),
             results=rows,
         )
+
+    def left_open(self) -> str:
+        """Why an incomplete run is incomplete."""
+        assert self._started is not None
+        hello, rows = self._started.hello, self._rows
+        reasons = []
+        if self._narrowed:
+            reasons.append(f"{self._narrowed} left out a part of the suite")
+        if len(rows) < self._started.total:
+            reasons.append(f"only {len(rows)} of {self._started.total} rows were run")
+        reasons += summary.unsupported_claims(rows, hello)
+        return "; ".join(reasons) or "no row of what is claimed was run"
+
+
+def place(row: Row) -> tuple[str, int]:
+    """Where a row stands in every report, whenever it was found."""
+    return row.case, DTYPES.index(row.dtype)
 
 
 def environment() -> dict[str, str]:

@@ -6,12 +6,18 @@ from pathlib import Path
 
 from conformance.errors import UsageError
 from conformance.resources import spec_directory
+from conformance.telling.markdown import sections
 
-ENTRY = re.compile(
-    r"^### (?P<id>[A-Z]+-\d+)[ \t]*\n\s*(?:\*\*(?P<title>.+?)\*\*)?[ \t]*(?:\*(?P<notes>[^*\n]+)\*)?",
-    re.MULTILINE | re.DOTALL,
-)
-"""### ID, an empty line, **title** *level · feature · since version*."""
+ID = re.compile(r"[A-Z]+-\d+")
+STATEMENT = re.compile(r"\s*(?:\*\*(?P<title>.+?)\*\*)?\s*(?:\*(?P<notes>[^*\n]+)\*)?(?P<rest>.*)", re.DOTALL)
+"""**title** *level · feature · since version*, then text and a quoted rationale."""
+RATIONALE = re.compile(r"^> \*\*Rationale\.\*\* ?(.*?)(?=\n[^>]|\Z)", re.MULTILINE | re.DOTALL)
+DECISION = re.compile(r"\]\((decisions/[^)#]+)")
+
+LEVELS = ("MUST", "SHOULD", "MAY")
+LEDGER = "DOC-"
+"""Headings of this form in the documents' ledger are entries and no requirements."""
+GENERATED = "INDEX.md"
 
 
 @dataclass(frozen=True)
@@ -22,11 +28,36 @@ class Requirement:
     title: str
     notes: tuple[str, ...]  # level, feature, since when, `untested: why`
     file: str  # within spec/
+    line: int = 0
+    text: str = ""  # what belongs to it beyond the title
+    rationale: str = ""
+    decisions: tuple[str, ...] = ()  # paths within spec/
 
     @property
     def withdrawn(self) -> bool:
         """Whether it no longer holds."""
         return any(note.startswith("Withdrawn") for note in self.notes)
+
+    @property
+    def level(self) -> str:
+        """MUST, SHOULD or MAY."""
+        return self.notes[0] if self.notes else ""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The features that it belongs to; none for core."""
+        names = self.notes[1].split(" + ") if len(self.notes) > 1 else []
+        return tuple(name for name in names if name != "core")
+
+    @property
+    def untested(self) -> str:
+        """Why no case covers it; empty where some case must."""
+        return next((n.removeprefix("untested: ") for n in self.notes if n.startswith("untested")), "")
+
+    @property
+    def chapter(self) -> str:
+        """The file it stands in, without its ending."""
+        return self.file.removesuffix(".md")
 
 
 def read_requirements(directory: Path | None = None) -> list[Requirement]:
@@ -37,19 +68,39 @@ def read_requirements(directory: Path | None = None) -> list[Requirement]:
     """
     directory = directory or spec_directory()
     found = [
-        Requirement(
-            id=match["id"],
-            title=" ".join((match["title"] or "").split()),
-            notes=tuple(note.strip() for note in (match["notes"] or "").split("·") if note.strip()),
-            file=path.name,
-        )
+        requirement
         for path in sorted(directory.glob("*.md"))
-        if path.name != "INDEX.md"
-        for match in ENTRY.finditer(path.read_text("utf-8"))
+        if path.name != GENERATED
+        for requirement in requirements_of(path.name, path.read_text("utf-8"))
     ]
     if not found:
         raise UsageError(f"no requirement is found in {directory}; reinstall mha-conformance")
     return sorted(found, key=lambda requirement: id_order(requirement.id))
+
+
+def requirements_of(file: str, text: str) -> list[Requirement]:
+    """The requirements of one text, in their order."""
+    return [
+        _requirement(file, section.line, section.heading, section.body)
+        for section in sections(text)
+        if section.level == 3 and ID.fullmatch(section.heading) and not section.heading.startswith(LEDGER)
+    ]
+
+
+def _requirement(file: str, line: int, name: str, body: str) -> Requirement:
+    match = STATEMENT.fullmatch(body)
+    assert match is not None  # every group is optional
+    rationale = RATIONALE.search(match["rest"])
+    return Requirement(
+        id=name,
+        title=" ".join((match["title"] or "").split()),
+        notes=tuple(note.strip() for note in (match["notes"] or "").split("·") if note.strip()),
+        file=file,
+        line=line,
+        text=RATIONALE.sub("", match["rest"]).strip(),
+        rationale=re.sub(r"^> ?", "", rationale[1], flags=re.MULTILINE).strip() if rationale else "",
+        decisions=tuple(dict.fromkeys(DECISION.findall(body))),
+    )
 
 
 def id_order(requirement: str) -> tuple[str, int]:

@@ -32,6 +32,7 @@ def run(
     shard: str | tuple[int, int] | None = None,
     in_process: bool = False,
     x: bool = False,
+    j: int = 1,
 ) -> Report:
     """Runs the suite against a target, and returns what it has shown.
 
@@ -62,6 +63,7 @@ def run(
         timeout=timeout,
         in_process=in_process,
         stop_at_failure=x,
+        workers=j,
     )
     recorder, cases = prepare(request, ("conformance.run", request.source), report)
     try:

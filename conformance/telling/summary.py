@@ -34,6 +34,15 @@ def claimed(row: Row, hello: Hello) -> bool:
     return row.operation in hello.operations and set(row.features) <= set(hello.features)
 
 
+def unsupported_claims(rows: Iterable[Row], hello: Hello) -> list[str]:
+    """In at most one sentence, that something claimed was answered `unsupported`."""
+    those = [row for row in rows if claimed(row, hello) and not row.executed]
+    if not those:
+        return []
+    first = f"{those[0].case} {those[0].dtype} ({those[0].message})"
+    return [f"{len(those)} of the rows that are claimed were answered `unsupported`, first {first}"]
+
+
 def features(rows: Sequence[Row], hello: Hello, whole: bool) -> dict[str, FeatureResult]:
     """Each feature by the rows that need it."""
     results = {}

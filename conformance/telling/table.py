@@ -7,8 +7,13 @@ from rich.text import Text
 
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
+from conformance.telling.blame import blame
 from conformance.telling.report import Report
+from conformance.telling.requirements import Requirement
 from conformance.telling.text import STYLES, plain
+
+BLAMED = 8
+"""Requirements that are named as broken."""
 
 
 def run_table(report: Report) -> Table:
@@ -21,6 +26,25 @@ def run_table(report: Report) -> Table:
             cell(row for row in rows if (row.chapter, row.dtype) == (chapter, dtype)) for dtype in dtypes
         ]
         table.add_row(plain(chapter), *cells)
+    return table
+
+
+def blame_table(rows: Sequence[Row], requirements: Iterable[Requirement]) -> Table:
+    """What fails, as requirements, the most telling first."""
+    titles = {requirement.id: requirement.title for requirement in requirements}
+    table = Table(
+        "requirement",
+        "failed",
+        "what it asks for",
+        title="what fails, most telling first",
+        title_justify="left",
+    )
+    for each in blame(rows)[:BLAMED]:
+        table.add_row(
+            plain(each.requirement),
+            Text(f"{each.failed} of {each.tested}", STYLES["fail"]),
+            plain(titles.get(each.requirement, "")),
+        )
     return table
 
 

@@ -40,7 +40,7 @@ def row(verdict: Any = "pass", features: tuple[str, ...] = (), **fields: Any) ->
 
 @pytest.fixture
 def recorder(make_vectors: Callable[..., Vectors], make_case: Callable[..., Any]) -> Callable[..., Recorder]:
-    def make(*rows: Row, narrowed: bool = False, total: int | None = None, **more: Any) -> Recorder:
+    def make(*rows: Row, narrowed: str = "", total: int | None = None, **more: Any) -> Recorder:
         made = Recorder(
             make_vectors(make_case()), ["ATT-1", "ATT-10", "ATT-2"], ["run", "x"], narrowed, **more
         )
@@ -104,7 +104,7 @@ def test_rows_there_and_back(
 
 
 def report_of(*rows: Row) -> Report:
-    recorder = Recorder(Vectors((), "0" * 64, "1.0", "1"), [], [], narrowed=False)
+    recorder = Recorder(Vectors((), "0" * 64, "1.0", "1"), [], [])
     recorder.add(Started(HELLO, "x.py", "eager", len(rows)))
     for each in rows:
         recorder.add(each)
@@ -139,9 +139,24 @@ def test_status(rows: list[Row], whole: bool, status: str) -> None:
 
 def test_narrowed_or_cut_short_is_incomplete(recorder: Any) -> None:
     assert recorder(row()).report().status == "conformant"
-    assert recorder(row(), narrowed=True).report().status == "incomplete"
+    assert recorder(row(), narrowed="-k x").report().status == "incomplete"
     assert recorder(row(), total=2).report().status == "incomplete"
-    assert recorder(row("fail"), narrowed=True).report().status == "non-conformant"
+    assert recorder(row("fail"), narrowed="-k x").report().status == "non-conformant"
+
+
+def test_incomplete_says_why(recorder: Any) -> None:
+    assert recorder(row(), narrowed="-k x").left_open() == "-k x left out a part of the suite"
+    assert recorder(row(), total=3).left_open() == "only 1 of 3 rows were run"
+    answered = row("unsupported", ("mask",), message="no mask today")
+    assert recorder(row(), answered).left_open() == (
+        "1 of the rows that are claimed were answered `unsupported`, first a/b float32 (no mask today)"
+    )
+    assert recorder(NOT_CLAIMED).left_open() == "no row of what is claimed was run"
+
+
+def test_rows_stand_in_one_order_whenever_they_came(recorder: Any) -> None:
+    rows = [row(case=case, dtype=dtype) for case in ("a/a", "a/b") for dtype in DTYPES]
+    assert recorder(*rows[::-1]).report().results == tuple(rows)
 
 
 def test_features() -> None:

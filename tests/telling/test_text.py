@@ -12,7 +12,7 @@ from conformance.judging.verdict import Row
 from conformance.names import SDPA
 from conformance.running.answer import Hello
 from conformance.running.runner import Started
-from conformance.telling.progress import RunProgress
+from conformance.telling.progress import RunProgress, row_text
 from conformance.telling.report import Report, TargetInfo
 from conformance.telling.requirements import read_requirements
 from conformance.telling.table import cell, matrix_table, run_table, summary_lines
@@ -96,9 +96,31 @@ def shown(terminal: bool = False, **how: bool) -> str:
 def test_progress_on_no_terminal() -> None:
     text = shown()
     assert "\x1b" not in text
-    assert len(text.splitlines()) == 3, "the start, the failure, the echo"
-    assert r"fail        mask/x float32: \x1b[31mred" in text
+    assert len(text.splitlines()) == 4, "the start, the failure and its message, the echo"
+    assert "fail    mask/x float32 (MASK-1)\n        \\x1b[31mred" in text
     assert r"  | from the target\x1b[2J" in text
+
+
+def failing(rows: int, **how: bool) -> list[str]:
+    out = io.StringIO()
+    with RunProgress(Console(file=out, width=200, markup=False), **how) as progress:
+        for number in range(rows):
+            progress.show(row("fail", f"mask/{number}", message="wrong"))
+    return out.getvalue().splitlines()
+
+
+def test_progress_tells_the_first_failures_and_counts_the_others() -> None:
+    lines = failing(104)
+    assert lines[-1] == "... and 96 more; -v shows them all, --report keeps them"
+    assert len(lines) == 2 * 8 + 1
+    assert failing(8)[-1] == "        wrong"
+    assert len(failing(104, verbose=True)) == 2 * 104
+    assert failing(104, quiet=True) == []
+
+
+def test_progress_names_four_requirements_and_says_that_there_are_more() -> None:
+    many = Row("a/b", SDPA, "float32", "fail", ("A-1", "A-2", "A-3", "A-4", "A-5"), (), "wrong")
+    assert str(row_text(many)).splitlines()[0] == "fail    a/b float32 (A-1, A-2, A-3, A-4, ...)"
 
 
 def test_progress_verbose_and_quiet() -> None:

@@ -1,75 +1,25 @@
-"""The command `mha-conformance`: options in, exit status out; everything else is done elsewhere."""
+"""`mha-conformance run`."""
 
-import json
-import os
-import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
+from conformance.cli.exits import CONFORMANT, FAILED, INTERRUPTED, PROGRAM
 from conformance.errors import UsageError
 from conformance.running import runner
-from conformance.running.nearest import known
 from conformance.running.process import split_command
 from conformance.running.runner import Request
 from conformance.running.select import Selection, parse_shard
-from conformance.telling.listing import LISTS, case_json, case_lines, list_table
 from conformance.telling.progress import RunProgress
-from conformance.telling.report import Report, read_report
+from conformance.telling.record import Recorder
+from conformance.telling.report import Report
 from conformance.telling.requirements import read_requirements
 from conformance.telling.run import prepare
-from conformance.telling.table import matrix_table, run_table, summary_lines
-from conformance.telling.text import console, plain, safe
-from conformance.vectors import load
-from conformance.version import SPEC_VERSION, SUITE_VERSION, VECTORS_VERSION
-
-PROGRAM = "mha-conformance"
-CONFORMANT, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+from conformance.telling.table import blame_table, run_table, summary_lines
+from conformance.telling.text import console, plain
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command, and returns its exit status."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        status = cli.main(args=given, prog_name=PROGRAM, standalone_mode=False, obj=given)
-        sys.stdout.flush()
-        return status or CONFORMANT
-    except UsageError as error:
-        return _misused(str(error))
-    except click.ClickException as error:
-        return _misused(f"{error.format_message()} See `{PROGRAM} --help`.")
-    except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
-
-
-def _misused(message: str) -> int:
-    print(f"{PROGRAM}: {safe(message)}", file=sys.stderr)
-    return MISUSED
-
-
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(
-    SUITE_VERSION, message=f"%(prog)s %(version)s (spec {SPEC_VERSION}, vectors {VECTORS_VERSION})"
-)
-@click.pass_context
-def cli(context: click.Context) -> int:
-    r"""Test an implementation of multi-head attention, in any framework and any language.
-
-    \b
-    Example: mha-conformance run path/to/attention.py:attention
-    """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
-        return MISUSED
-    return CONFORMANT
-
-
-@cli.command()
+@click.command()
 @click.argument("target", required=False)
 @click.option(
     "--command", metavar="PROGRAM", help="A program that speaks the line protocol, instead of TARGET."
@@ -91,6 +41,9 @@ def cli(context: click.Context) -> int:
 @click.option(
     "--timeout", type=float, default=runner.TIMEOUT, show_default=True, metavar="SECONDS", help="Of a case."
 )
+@click.option(
+    "-j", "workers", type=int, default=1, show_default=True, metavar="N", help="Workers, each a process."
+)
 @click.option("--shard", metavar="I/N", help="The I-th of N parts of the run, the same on every machine.")
 @click.option("--in-process", is_flag=True, help="No isolation: faster, for debugging.")
 @click.option("-x", "stop", is_flag=True, help="Stop at the first failure.")
@@ -110,6 +63,7 @@ def run(
     features: tuple[str, ...],
     report: Path | None,
     timeout: float,
+    workers: int,
     shard: str | None,
     in_process: bool,
     stop: bool,
@@ -142,6 +96,7 @@ def run(
         timeout=timeout,
         in_process=in_process,
         stop_at_failure=stop,
+        workers=workers,
     )
     recorder, cases = prepare(request, (PROGRAM, *given), report)
     progress = RunProgress(console(stderr=True), quiet, verbose)
@@ -158,16 +113,20 @@ def run(
             recorder.write()
         finally:
             if recorder.started:
-                _print_run(recorder.report(), profile, quiet)
+                _print_run(recorder, profile, quiet)
     if interrupted:
         return INTERRUPTED
     return exit_status(recorder.report(), profile)
 
 
-def _print_run(report: Report, profile: str | None, quiet: bool) -> None:
-    out = console()
+def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
+    out, report = console(), recorder.report()
     if not quiet:
         out.print(run_table(report))
+        if report.failed:
+            out.print(blame_table(report.results, read_requirements()))
+        if report.status == "incomplete":
+            out.print(plain(f"incomplete because {recorder.left_open()}"), soft_wrap=True)
     for line in summary_lines(report, profile):
         out.print(line)
 
@@ -185,56 +144,3 @@ def exit_status(report: Report, profile: str | None) -> int:
         )
     met = profile is None or report.profiles[profile] == "conformant"
     return FAILED if report.failed or not met else CONFORMANT
-
-
-@cli.command("list")
-@click.argument("what", metavar="|".join(LISTS))
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
-def list_(what: str, as_json: bool) -> int:
-    r"""List what the suite holds.
-
-    \b
-    Example: mha-conformance list requirements --json
-    """
-    entries, fields = LISTS[known("list", what, LISTS)]
-    if as_json:
-        _print_json(entries())
-    else:
-        console().print(list_table(entries(), fields))
-    return CONFORMANT
-
-
-@cli.command()
-@click.argument("case")
-@click.option("--json", "as_json", is_flag=True, help="For machines, with every number.")
-def show(case: str, as_json: bool) -> int:
-    r"""Show CASE in full: what it exposes, requirements, inputs, expected values and tolerance.
-
-    \b
-    Example: mha-conformance show mask/empty-row-is-zero
-    """
-    cases = {c.id: c for c in load.load_vectors().cases}
-    found = cases[known("case", case, cases)]
-    if as_json:
-        _print_json(case_json(found))
-        return CONFORMANT
-    out = console()
-    for line in case_lines(found, {r.id: r.title for r in read_requirements()}):
-        out.print(plain(line), soft_wrap=True)
-    return CONFORMANT
-
-
-@cli.command()
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN.json...")
-def report(runs: tuple[Path, ...]) -> int:
-    r"""Print a table of one or many reports: target by chapter.
-
-    \b
-    Example: mha-conformance report numpy.json torch.json
-    """
-    console().print(matrix_table([read_report(path) for path in runs]))
-    return CONFORMANT
-
-
-def _print_json(data: Any) -> None:
-    click.echo(json.dumps(data, indent=1, allow_nan=False))

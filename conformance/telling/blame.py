@@ -1,0 +1,34 @@
+"""Which broken requirement tells most about the rows that fail."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from conformance.judging.verdict import Row
+from conformance.telling.requirements import id_order
+
+
+@dataclass(frozen=True)
+class Blame:
+    """How many of the executed rows that cover a requirement fail."""
+
+    requirement: str
+    failed: int
+    tested: int
+
+
+def blame(rows: Iterable[Row]) -> list[Blame]:
+    """The requirements of failing rows, the most telling first.
+
+    A requirement tells the more, the better "it is broken" predicts which rows fail: all that cover it, and
+    no others. Dice's coefficient of the two sets counts just that. Looking at the share of failures alone
+    puts requirements first that one small case covers.
+    """
+    executed = [row for row in rows if row.executed]
+    every = sum(row.failed for row in executed)
+    tested = Counter(requirement for row in executed for requirement in row.covers)
+    failed = Counter(requirement for row in executed if row.failed for requirement in row.covers)
+    blamed = [Blame(requirement, n, tested[requirement]) for requirement, n in failed.items()]
+    return sorted(
+        blamed, key=lambda b: (-2 * b.failed / (b.tested + every), b.tested, id_order(b.requirement))
+    )

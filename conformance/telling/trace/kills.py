@@ -1,0 +1,42 @@
+"""Whether some case shows each planted defect: as recorded, or found out now."""
+
+import json
+from collections.abc import Iterator, Sequence
+
+from conformance.defects.defect import Defect
+from conformance.errors import UsageError
+from conformance.resources import PACKAGE
+from conformance.telling.trace.holes import Hole
+
+RECORD = PACKAGE / "defects" / "kills.json"
+"""What `python -m conformance.defects --json` prints: a list of `id`, `killed_by`: dtype -> cases, `problems`."""
+
+
+def holes(defects: Sequence[Defect], run: bool) -> Iterator[Hole]:
+    """Defects that no case kills, or not at every dtype where one must.
+
+    Raises:
+        UsageError: there is a record, and it cannot be read.
+    """
+    if run:
+        from conformance.defects.kill import matrix  # starts processes
+
+        for kill in matrix(defects):
+            yield from (Hole(f"defect {kill.defect.id}", problem) for problem in kill.problems)
+    elif RECORD.is_file():
+        yield from recorded(defects, RECORD.read_text("utf-8"))
+
+
+def recorded(defects: Sequence[Defect], text: str) -> Iterator[Hole]:
+    """The same, as a record says."""
+    try:
+        kills = {kill["id"]: kill["killed_by"] for kill in json.loads(text)}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{RECORD} cannot be read: {error!r}; run python -m conformance.defects") from error
+    for defect in defects:
+        if defect.id not in kills:
+            yield Hole(f"defect {defect.id}", "is not in the record of kills; run it anew")
+            continue
+        for dtype in defect.observable:
+            if not kills[defect.id].get(dtype):
+                yield Hole(f"defect {defect.id}", f"no case kills it at {dtype}")
