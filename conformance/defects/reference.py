@@ -242,9 +242,9 @@ def column(c: Call, sinks: Array) -> Array:
     return c.widen(sinks)[:, None, None]
 
 
-def peak(c: Call, logits: Array, visible: Array) -> Array:
+def peak(c: Call, logits: Array, visible: Array) -> Any:
     """The largest visible logit or sink of the row; 0 where there is none above -inf (ATT-2)."""
-    largest = np.max(np.where(visible, logits, -np.inf), axis=-1, keepdims=True, initial=-np.inf)
+    largest: Any = np.max(np.where(visible, logits, -np.inf), axis=-1, keepdims=True, initial=-np.inf)
     if c.sinks is not None:
         largest = np.maximum(largest, column(c, c.sinks))
     return np.where(np.isneginf(largest), c.wide(0), largest).astype(c.wide)
@@ -300,7 +300,7 @@ def finish(c: Call, output: Array, weights: Array, lse: Array, key: Array, value
     if c.return_weights:
         outputs["weights"] = weights.astype(c.dtype)
     if c.return_lse:
-        outputs["lse"] = lse
+        outputs["lse"] = lse.astype(c.wide)
     if c.past_key is not None:
         outputs["present_key"], outputs["present_value"] = key.astype(c.dtype), value.astype(c.dtype)
     return outputs

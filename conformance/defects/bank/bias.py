@@ -95,7 +95,7 @@ DEFECTS = (
         Defect(
             f"bias-of-first-{name}",
             f"The bias of the first {name} serves all of them.",
-            ("ATT-7", requirement),
+            tuple(dict.fromkeys(("ATT-7", requirement))),
             _bias(first(axis)),
             features=("attn_bias",),
         )

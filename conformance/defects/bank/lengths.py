@@ -157,7 +157,7 @@ DEFECTS = (
     ),
     Defect(
         "unwritten-keys-leak",
-        "-inf is added to the logits of slots beyond the length, so that a NaN there comes through.",
+        "Your lengths add -inf to the logits of slots beyond them, so that a NaN there comes through.",
         ("MASK-12",),
         {"softmax": _added},
         "microsoft/onnxruntime#20521",

@@ -41,11 +41,11 @@ def _unmasked(s: Steps, c: Call, logits: Array, visible: Array) -> Any:
 
 def _added(s: Steps, c: Call, logits: Array, visible: Array) -> Any:
     """-inf is added where a key is hidden: NaN stays NaN, and +inf becomes it."""
-    empty = ~visible.any(axis=-1, keepdims=True)
+    empty: Any = ~visible.any(axis=-1, keepdims=True)
     with np.errstate(invalid="ignore"):
         added = logits + np.where(visible | empty, c.wide(0), c.wide(-np.inf))
     weights, lse = R.softmax(s, c, added, np.ones_like(visible))
-    return np.where(empty, 0, weights), np.where(empty[..., 0], -np.inf, lse)
+    return np.where(empty, 0, weights), np.where(empty[..., 0], c.wide(-np.inf), lse)
 
 
 def _after_softmax(renormalised: bool) -> Change:
@@ -109,7 +109,7 @@ DEFECTS = (
         Defect(
             f"mask-of-first-{name}",
             f"The mask of the first {name} serves all of them.",
-            (requirement, "MASK-1"),
+            tuple(dict.fromkeys((requirement, "MASK-1"))),
             shown("by_mask", first(axis)),
             origin,
             ("mask",),
@@ -153,7 +153,7 @@ DEFECTS = (
     ),
     Defect(
         "mask-added-not-selected",
-        "-inf is added at masked keys, so that a NaN or +inf in a masked key comes through: select instead.",
+        "Your mask adds -inf at masked keys, so that a NaN or +inf in a masked key comes through: select instead.",
         ("MASK-4",),
         {"softmax": _added},
         "pytorch/pytorch#101967",

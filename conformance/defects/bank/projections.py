@@ -145,7 +145,7 @@ DEFECTS = (
     *(
         Defect(
             f"b-{letter}-left-out",
-            f"b_{letter} is not added.",
+            f"b_{letter} is given and not added.",
             ("PROJ-2",),
             dropped(f"b_{letter}", when=lambda c: c.layer),
             "pytorch/pytorch#97128" if letter == "q" else "slip",
@@ -155,7 +155,7 @@ DEFECTS = (
     *(
         Defect(
             f"b-{letter}-subtracted",
-            f"b_{letter} is subtracted.",
+            f"b_{letter} is subtracted, not added.",
             ("PROJ-2",),
             _with(**{f"b_{letter}": lambda b: -b}),
         )

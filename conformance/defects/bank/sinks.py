@@ -161,7 +161,9 @@ DEFECTS = (
         "A sink of -inf makes the row NaN: it is no sink.",
         ("ATT-12",),
         _total(
-            lambda c, total, sink, peak: total + np.exp(sink - peak) * np.where(np.isneginf(sink), np.nan, 1)
+            lambda c, total, sink, peak: (
+                total + np.exp(sink - peak) * np.where(np.isneginf(sink), c.wide(np.nan), c.wide(1))
+            )
         ),
         features=("sinks",),
     ),

@@ -169,7 +169,6 @@ DEFECTS = (
         "1 is added to the denominator of your softmax, as if a sink were given.",
         ("ATT-1",),
         {"total": lambda c, e, peak: R.total(c, e, peak) + np.exp(-peak)},
-        "softmax1",
     ),
     Defect(
         "softmax-of-absolute-values",
