@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 
+from conformance.dtypes import NUMPY_DTYPES
 from conformance.errors import UsageError
 from conformance.resources import schema, vectors_directory
 from conformance.vectors.case import Array, Bound, Case, Golden
@@ -44,8 +45,8 @@ def load_vectors(directory: Path | None = None) -> Vectors:
         raise _damaged(directory / INDEX, f"it names {error}, which no tensor file holds") from error
     except ValueError as error:
         raise _damaged(directory, str(error)) from error
-    if not cases:
-        raise _damaged(directory / INDEX, "it holds no case")
+    if len({case.id for case in cases}) < len(cases):
+        raise _damaged(directory / INDEX, "two of its cases have one ID")
     return Vectors(
         cases=tuple(sorted(cases, key=lambda case: case.id)),
         sha256=hashlib.sha256(raw).hexdigest(),
@@ -91,6 +92,15 @@ def _tensors(path: Path, digest: str) -> dict[str, Array]:
 
 def _case(entry: Mapping[str, Any], tensors: Mapping[str, Array]) -> Case:
     name = entry["id"]
+    inputs = {operand: tensors[f"{name}:input:{operand}"] for operand in entry["inputs"]}
+    expected = {
+        output: _golden(f"{name}:{output}", golden, tensors) for output, golden in entry["expected"].items()
+    }
+    if strange := {str(x.dtype) for x in inputs.values()} - set(NUMPY_DTYPES):
+        raise ValueError(f"{name}: an input has dtype {strange.pop()}")
+    for output, golden in expected.items():
+        if set(golden.bounds) != set(entry["dtypes"]):
+            raise ValueError(f"{name}:{output}: it has bounds for other dtypes than the case is about")
     return Case(
         id=name,
         note=entry["note"],
@@ -100,11 +110,8 @@ def _case(entry: Mapping[str, Any], tensors: Mapping[str, Array]) -> Case:
         dtypes=tuple(entry["dtypes"]),
         excluded=entry["excluded"],
         options=entry["options"],
-        inputs={operand: tensors[f"{name}:input:{operand}"] for operand in entry["inputs"]},
-        expected={
-            output: _golden(f"{name}:{output}", golden, tensors)
-            for output, golden in entry["expected"].items()
-        },
+        inputs=inputs,
+        expected=expected,
         raises=entry["raises"],
         memory=entry["memory"],
         repeat=entry["repeat"],
@@ -113,7 +120,6 @@ def _case(entry: Mapping[str, Any], tensors: Mapping[str, Array]) -> Case:
 
 
 def _golden(prefix: str, entry: Mapping[str, Any], tensors: Mapping[str, Array]) -> Golden:
-    hi, lo = tensors[f"{prefix}:hi"], tensors[f"{prefix}:lo"]
     rows = None if entry["rows"] is None else tuple(entry["rows"])
     bounds = {
         dtype: {
@@ -122,7 +128,31 @@ def _golden(prefix: str, entry: Mapping[str, Any], tensors: Mapping[str, Array])
         }
         for dtype, policies in entry["bounds"].items()
     }
-    arrays = [hi, lo, *(a for p in bounds.values() for b in p.values() for a in (b.worst, b.rms))]
-    if any(a.shape != hi.shape for a in arrays) or np.isnan(lo).any():
-        raise ValueError(f"tensors of {prefix} do not agree")
-    return Golden(tuple(entry["shape"]), rows, hi, lo, entry["rms_applies"], bounds)
+    golden = Golden(
+        shape=tuple(entry["shape"]),
+        rows=rows,
+        hi=tensors[f"{prefix}:hi"],
+        lo=tensors[f"{prefix}:lo"],
+        rms_applies=entry["rms_applies"],
+        bounds=bounds,
+    )
+    if problem := _golden_problem(golden, 1 if prefix.endswith(":lse") else 2):
+        raise ValueError(f"{prefix}: {problem}")
+    return golden
+
+
+def _golden_problem(golden: Golden, from_end: int) -> str:
+    """What is wrong with a golden value whose query axis is the last or the one before it."""
+    held = list(golden.shape)
+    if golden.rows is not None:
+        if len(held) < from_end or max(golden.rows) >= held[-from_end]:
+            return f"rows {max(golden.rows)} of shape {golden.shape} do not exist"
+        held[-from_end] = len(golden.rows)
+    limits = [x for of in golden.bounds.values() for bound in of.values() for x in (bound.worst, bound.rms)]
+    if any(x.shape != tuple(held) for x in (golden.hi, golden.lo, *limits)):
+        return f"a tensor has another shape than {tuple(held)}, which the index gives"
+    if golden.hi.dtype != np.float64 or golden.lo.dtype != np.float64 or not np.isfinite(golden.lo).all():
+        return "hi and lo are not float64, or lo is not finite"
+    if not all(x.dtype.kind == "f" and np.isfinite(x).all() and (x >= 0).all() for x in limits):
+        return "a W or s is negative or not finite"
+    return ""

@@ -39,12 +39,12 @@ def read_tensors(path: Path) -> dict[str, Array]:
     Raises:
         ValueError: the file does not hold what its format asks for.
     """
-    if path.suffix == ".json":
-        document = json.loads(path.read_text(encoding="utf-8"))
-        return {key: _from_json(key, entry) for key, entry in document.items()}
     try:
+        if path.suffix == ".json":
+            document = json.loads(path.read_text(encoding="utf-8"))
+            return {key: _from_json(key, entry) for key, entry in document.items()}
         return dict(safetensors.numpy.load(path.read_bytes()))
-    except safetensors.SafetensorError as error:
+    except (safetensors.SafetensorError, AttributeError, RecursionError) as error:
         raise ValueError(str(error)) from error
 
 
@@ -67,5 +67,5 @@ def _from_json(key: str, entry: Mapping[str, Any]) -> Array:
     try:
         values = [_WORDS[x] if isinstance(x, str) else x for x in entry["data"]]
         return np.array(values, dtype=JSON_DTYPES[entry["dtype"]]).reshape(entry["shape"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"tensor {key!r}: {error}") from error

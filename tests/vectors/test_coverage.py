@@ -45,7 +45,7 @@ D_K = (1, 2, 3, 5, 7, 8, 9, 33, 64, 65, 80, 128)
 BATCH = (1, 2, 5)
 HEADS = (1, 2, 3, 6)
 
-HOLES = {("strict_masking", MHA)}
+HOLES: set[tuple[str, str]] = set()
 """Feature and operation without a case."""
 
 
@@ -205,35 +205,4 @@ def test_pairs_of_features_meet_in_a_small_case():
     assert empty == UNPAIRED
 
 
-UNPAIRED = {
-    ("mask", "q_offset"),
-    ("mask", "value_dim"),
-    ("attn_bias", "q_offset"),
-    ("attn_bias", "window"),
-    ("attn_bias", "kv_lengths"),
-    ("attn_bias", "value_dim"),
-    ("is_causal", "scale"),
-    ("is_causal", "softcap"),
-    ("is_causal", "sinks"),
-    ("is_causal", "value_dim"),
-    ("q_offset", "scale"),
-    ("q_offset", "softcap"),
-    ("q_offset", "sinks"),
-    ("q_offset", "value_dim"),
-    ("window", "scale"),
-    ("window", "sinks"),
-    ("window", "value_dim"),
-    ("kv_lengths", "scale"),
-    ("kv_lengths", "softcap"),
-    ("kv_lengths", "sinks"),
-    ("kv_lengths", "gqa"),
-    ("kv_lengths", "value_dim"),
-    ("scale", "sinks"),
-    ("scale", "cache"),
-    ("scale", "gqa"),
-    ("scale", "value_dim"),
-    ("softcap", "cache"),
-    ("softcap", "value_dim"),
-    ("sinks", "cache"),
-    ("sinks", "value_dim"),
-}
+UNPAIRED: set[tuple[str, str]] = set()

@@ -33,6 +33,11 @@ class Policy:
         return self.storage if self.eager else 0.0
 
     @property
+    def second_order(self) -> float:
+        """What products of two roundings may add to a bound that is of first order."""
+        return 1 + 4 * self.storage + self.operand
+
+    @property
     def max_finite(self) -> float:
         """Largest number of the dtype."""
         return MAX_FINITE[self.dtype]

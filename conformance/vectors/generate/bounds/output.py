@@ -12,13 +12,12 @@ from conformance.vectors.generate.sums import sum_variance
 def outputs_of(problem: Problem, a: Approximation, policy: Policy, b: int, heads: list[Head]) -> list[Limits]:
     """W and s of the operation's output: one array for each head, or one for the layer."""
     u_a, u_s = policy.accumulation, policy.storage
-    second = 1 + 4 * u_s  # products of two roundings
     if not problem.layer:
         limits = []
         for head, exact in zip(heads, a.output[b], strict=True):
             output = finite(exact)
             floor = head.floor + policy.underflow * head.some
-            worst = (head.worst + u_s * np.abs(output)) * second + floor
+            worst = (head.worst + u_s * np.abs(output)) * policy.second_order + floor
             limits.append((worst, np.sqrt(head.variance + u_s**2 / 3 * output**2) + floor))
         return limits
     output = finite(a.output[b])
@@ -42,4 +41,4 @@ def outputs_of(problem: Problem, a: Approximation, policy: Policy, b: int, heads
         + operands * policy.operand**2 / 3 * squares
         + u_s**2 / 3 * (product**2 * has_bias + output**2)
     )
-    return [(worst * second + floor, np.sqrt(variance) + floor)]
+    return [(worst * policy.second_order + floor, np.sqrt(variance) + floor)]

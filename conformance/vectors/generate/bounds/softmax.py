@@ -64,10 +64,11 @@ def softmax_of(
     scaled = problem.multiplier * (q @ k.T)
     size = c * abs_q @ abs_k.T
     squares = c**2 * q**2 @ (k**2).T
-    operands = 1 + key.rounded if policy.operand else 0  # a query scaled first is no longer exact
+    rounded = key.rounded * policy.operand
     worst = (
         c * (abs_q @ key.worst.T + query.worst @ abs_k.T + query.worst @ key.worst.T)
-        + ((d_k + 5) * u_a + operands * policy.operand + u_l) * size
+        # a query scaled first is no longer exact, so that it is rounded under a reduced policy in any case
+        + ((d_k + 5) * u_a + policy.operand + rounded + u_l) * size
         + u_l * np.abs(scaled)
         + c * d_k * policy.accumulation_underflow
         + 2 * max(1.0, c) * policy.underflow * policy.eager
@@ -75,7 +76,7 @@ def softmax_of(
     variance = (
         c**2 * q**2 @ key.variance.T
         + sum_variance(u_a, d_k, squares, scaled)
-        + operands * policy.operand**2 / 3 * squares
+        + rounded**2 / 3 * squares
         + 2 * u_l**2 / 3 * scaled**2
     )
     logits, slope = scaled, np.ones_like(scaled)
@@ -117,7 +118,7 @@ def softmax_of(
         sink_variance=sink_variance,
         slope=slope,
         key=k,
-        query_variance=query.variance + u_l**2 / 3 * q**2,
+        query_variance=query.variance + (u_l**2 + policy.operand**2) / 3 * q**2,
         scale=c,
         top=top,
         lse=lse,

@@ -42,7 +42,7 @@ def weights_limits(softmax: Softmax, policy: Policy) -> Limits:
     stored = _stored_lse(softmax, policy)
     rho = _normaliser(softmax, policy) + stored + 2 * policy.accumulation * np.abs(softmax.lse)
     floor = softmax.visible * (1 + policy.eager) * policy.underflow
-    worst = (error + (rho + policy.storage) * (p + error)) * (1 + 4 * policy.storage) + floor
+    worst = (error + (rho + policy.storage) * (p + error)) * policy.second_order + floor
     shared = _shared_variance(softmax)
     variance = p**2 * ((1 - 2 * p) * softmax.variance + shared)
     keys = softmax.scale * softmax.slope[:, :, None] * softmax.key[None]  # [rows, kv_len, d_k]
@@ -69,4 +69,4 @@ def lse_limits(softmax: Softmax, policy: Policy) -> Limits:
     variance = variance + _normaliser_variance(softmax, policy)
     variance = variance + stored**2 / 3 + policy.storage**2 / 3 * softmax.lse**2
     floor = policy.underflow
-    return (worst * (1 + 4 * policy.storage) + floor)[:, 0], (np.sqrt(variance) + floor)[:, 0]
+    return (worst * policy.second_order + floor)[:, 0], (np.sqrt(variance) + floor)[:, 0]

@@ -12,6 +12,7 @@ from conformance.vectors.generate.cases import (
     mask,
     nonfinite,
     numerics,
+    pairs,
     projection,
     sizes,
     validation,
@@ -30,6 +31,7 @@ _CHAPTERS = (
     numerics,
     sizes,
     independence,
+    pairs,
     validation,
 )
 

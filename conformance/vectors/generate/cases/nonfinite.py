@@ -179,3 +179,14 @@ def _visible() -> Iterator[Draft]:
         key=layer_key,
         mask=mask,
     )
+    layer_value = draws.gauss(2, 7, 9)
+    layer_value[0, 5, 2] = np.nan
+    yield project(
+        "nonfinite/layer-masked-value",
+        "A padded token's value is NaN: masked, it takes no part in the layer either.",
+        "MASK-5",
+        "PROJ-7",
+        value=layer_value,
+        mask=mask,
+        strict=True,
+    )
