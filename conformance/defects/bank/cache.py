@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.ways import after, dropped, output
+from conformance.defects.bank.ways import after, output
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
 from conformance.defects.reference import Call, project
@@ -58,9 +58,9 @@ def _new_columns(name: str) -> Change:
 DEFECTS = (
     Defect(
         "past-ignored",
-        "The past is ignored.",
+        "The past is returned in present, but not attended.",
         ("CACHE-1",),
-        dropped("past_key", "past_value"),
+        {"by_lengths": lambda c: R.intersect(c, (R.by_lengths(c), c.columns >= c.past))},
         features=("cache",),
     ),
     Defect(

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.ways import dropped, first, output, shown
+from conformance.defects.bank.ways import after, dropped, first, output, shown
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
 from conformance.defects.reference import Call, Steps
@@ -315,6 +315,16 @@ DEFECTS = (
         ("MASK-1",),
         shown("by_mask", lambda c, x: x & x.swapaxes(-1, -2), lambda c: c.mask.shape[-1] == c.mask.shape[-2]),
         features=("mask",),
+    ),
+    Defect(
+        "mask-cuts-queries-at-keys",
+        "A mask hides queries beyond kv_len, as if it were one of queries too.",
+        ("MASK-1",),
+        after(
+            "average", lambda c, x: x * (np.arange(c.q_len) < c.kv_len)[:, None], lambda c: c.mask is not None
+        ),
+        "huggingface/transformers#35032",
+        ("mask",),
     ),
     Defect(
         "mask-of-true-left-out",

@@ -1,10 +1,14 @@
 """From logits to weights."""
 
+from typing import Any
+
 import numpy as np
 
 from conformance.defects.bank.ways import after, logits, output, products, weighed
 from conformance.defects.defect import HALF, Change, Defect, at
 from conformance.defects.reference import REFERENCE as R
+from conformance.defects.reference import Call
+from conformance.vectors.case import Array
 
 
 def _along(axis: int) -> Change:
@@ -31,7 +35,19 @@ def _subtracting(number: str, *axes: int) -> Change:
     return {"peak": peak}
 
 
+def _in_base_two(c: Call, x: Array, visible: Array, peak: Array) -> Any:
+    return np.exp2(np.where(visible, (x - peak) * c.wide(np.log2(np.e)), c.wide(-np.inf)))
+
+
 DEFECTS = (
+    Defect(
+        "exponentials-by-base-two",
+        "2 is raised to the logits times log2(e), as it should be.",
+        ("ATT-2",),
+        {"raised": _in_base_two},
+        "FlashAttention",
+        equivalent="the same function, and the policy admits its roundings",
+    ),
     Defect(
         "softmax-over-queries",
         "Your softmax runs over the queries, not over the keys.",

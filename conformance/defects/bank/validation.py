@@ -62,6 +62,14 @@ def _padded(c: Call, x: Any) -> Any:
     return np.take(x, np.minimum(c.columns, x.shape[-1] - 1), axis=-1)
 
 
+def _fitting(c: Call) -> Call:
+    """A past, repeated or cut to what the new keys and values need."""
+    if c.past_key is None:
+        return c
+    shape = (*c.batch, c.kv_heads, c.past)
+    return replace(c, past_key=_fit(c.past_key, *shape, c.d_k), past_value=_fit(c.past_value, *shape, c.d_v))
+
+
 def _answered(s: Steps, c: Call) -> Any:
     """Zeros where there should be an error."""
     try:
@@ -409,6 +417,76 @@ DEFECTS = (
         "You accept a b_o of another width than w_o makes.",
         ("PROJ-6",),
         _accepting("b_o", then=_with("b_o", lambda c, x: _fit(x, c.w_o.shape[-1]))),
+        features=_NEEDS,
+    ),
+    Defect(
+        "flat-b-k-accepted",
+        "You accept a b_k that is flat over the heads.",
+        ("PROJ-6",),
+        _accepting("b_k", then=_with("b_k", lambda c, x: x.reshape(c.kv_heads, c.d_k))),
+        features=_NEEDS,
+    ),
+    Defect(
+        "b-v-broadcast",
+        "You accept a b_v (d_v,) and add it to every head.",
+        ("PROJ-6",),
+        _accepting("b_v", then=_with("b_v", lambda c, x: _fit(x, c.kv_heads, c.d_v))),
+        features=_NEEDS,
+    ),
+    Defect(
+        "past-of-other-batch-repeated",
+        "You accept a past of another batch size and repeat it.",
+        ("SHAPE-5",),
+        _accepting("past", "past values", then=_fitting),
+        features=_NEEDS,
+    ),
+    Defect(
+        "past-values-of-other-length-cut",
+        "You accept past_value of another length than past_key.",
+        ("SHAPE-5",),
+        _accepting("past values", then=_fitting),
+        features=_NEEDS,
+    ),
+    Defect(
+        "bias-of-wrong-shape-padded",
+        "A bias that is too short is filled up.",
+        ("SHAPE-11",),
+        _accepting("bias shape", then=_with("attn_bias", _padded)),
+        features=_NEEDS,
+    ),
+    Defect(
+        "offset-of-a-fraction-cut",
+        "You accept a q_offset that is no integer, and cut it to one.",
+        ("SHAPE-10",),
+        _accepting("offset kind", then=_with("q_offset", lambda c, x: x if np.ndim(x) else int(x))),
+        features=_NEEDS,
+    ),
+    Defect(
+        "flags-of-any-kind-accepted",
+        "You accept an is_causal that is neither true nor false.",
+        ("SHAPE-10",),
+        _accepting("flags"),
+        features=_NEEDS,
+    ),
+    Defect(
+        "scale-of-any-kind-is-default",
+        "A scale that is no number is taken for 'not given'.",
+        ("SHAPE-10",),
+        _accepting("scale", then=_with("scale", lambda c, x: x if isinstance(x, float | int) else None)),
+        features=_NEEDS,
+    ),
+    Defect(
+        "softcap-of-any-kind-accepted",
+        "You accept a softcap that is no finite number.",
+        ("SHAPE-10",),
+        _accepting("softcap kind"),
+        features=_NEEDS,
+    ),
+    Defect(
+        "window-of-fractions-accepted",
+        "You accept a window whose sides are no integers.",
+        ("SHAPE-10",),
+        _accepting("window kind"),
         features=_NEEDS,
     ),
     Defect(
