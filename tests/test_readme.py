@@ -1,0 +1,91 @@
+"""What README shows is what happens: its blocks are run, and their output compared."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+ROOT = "np.sqrt(query.shape[-1], dtype=np.float32)"
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def shown(command):
+    """The output lines that README shows after a command, one list for each time it is shown."""
+    sessions = [block.splitlines() for block in blocks("console")]
+    return [lines[1:] for lines in sessions if lines[0] == f"$ {command}" and len(lines) > 1]
+
+
+def run(folder, *words):
+    command = [sys.executable, "-m", "conformance", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (function,) = (block for block in blocks("python") if "def attention" in block)
+    assert len([line for line in function.splitlines() if line.strip() and "import" not in line]) <= 10
+    (tmp_path / "attention.py").write_text(function, "utf-8")
+    return tmp_path
+
+
+def assert_shows(lines, output):
+    """Every line that README shows stands in the output, in this order; `...` stands for any lines."""
+    rest = output.splitlines()
+    for line in lines:
+        if line != "...":
+            assert line in rest, f"README shows {line!r}, which is not printed after what precedes it"
+            rest = rest[rest.index(line) + 1 :]
+
+
+def test_the_function_of_the_first_quickstart_conforms(folder):
+    done = run(folder, "run", "attention.py:attention")
+    assert done.returncode == 0, done.stderr
+    assert_shows(shown("mha-conformance run attention.py:attention")[0], done.stdout)
+
+
+def test_without_its_square_root_it_fails_and_the_requirement_is_named(folder):
+    path = folder / "attention.py"
+    assert ROOT in path.read_text("utf-8")
+    path.write_text(path.read_text("utf-8").replace(ROOT, "query.shape[-1]"), "utf-8")
+    done = run(folder, "run", "attention.py:attention")
+    assert done.returncode == 1, done.stderr
+    assert_shows(shown("mha-conformance run attention.py:attention")[1], done.stderr + done.stdout)
+
+
+@pytest.mark.parametrize("words", [("show", "attention/hand-sized"), ("explain", "ATT-3"), ("run", "--help")])
+def test_the_commands_that_readme_names_run(folder, words):
+    assert f"mha-conformance {' '.join(words)}" in README
+    assert run(folder, *words).returncode == 0
+
+
+def test_the_reference_prints_what_readme_shows(tmp_path):
+    (program,) = (block for block in blocks("python") if "multi_head_attention" in block)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == blocks("text")[0]
+
+
+def test_the_attributes_that_readme_names_are_read(folder):
+    (attributes,) = (block for block in blocks("python") if "array_type" in block)
+    attributes = (
+        attributes.replace('"torch"', '"numpy"').replace('"blhd"', '"bhld"').replace('"is_causal", ', "")
+    )
+    with (folder / "attention.py").open("a", encoding="utf-8") as file:
+        file.write("\n" + attributes + "scaled_dot_product_attention = attention\n")
+    done = run(folder, "run", "attention.py", "--dtype", "float32", "-k", "heads")
+    assert done.returncode == 0, done.stderr
+    assert "my kernel 2.1" in done.stdout
+
+
+def test_every_link_leads_somewhere():
+    root = Path(__file__).parent.parent
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README):
+        assert (root / target).exists(), target
