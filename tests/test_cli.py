@@ -73,6 +73,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Called:
 # Exit statuses
 
 
+@pytest.mark.covers("CONF-6", "CONF-8")
 def test_conformant(command: Called, target: Path, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     status, out, _ = command("run", f"{target}:good", "--report", path)
@@ -87,6 +88,7 @@ def test_conformant(command: Called, target: Path, tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.covers("CONF-6")
 def test_failed(command: Called, target: Path) -> None:
     status, out, err = command("run", f"{target}:wrong", "--in-process")
     assert status == 1
@@ -95,9 +97,10 @@ def test_failed(command: Called, target: Path) -> None:
     assert first == "fail    attention/plain float32 (ATT-1)"
     assert second.startswith("        output[")
     (blamed,) = (line for line in out.splitlines() if "1 of 1" in line and "ATT-1" in line)
-    assert "softmax" in blamed
+    assert "The output is the sum of the visible values" in blamed
 
 
+@pytest.mark.covers("CONF-7")
 def test_nothing_executed(command: Called, target: Path, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     status, _, err = command("run", f"{target}:refusing", "--in-process", "--report", path)
@@ -110,10 +113,12 @@ def test_nothing_executed(command: Called, target: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("profile", "status"), [("core", 0), ("encoder", 1), ("full", 1)])
+@pytest.mark.covers("CONF-6")
 def test_profile(command: Called, target: Path, profile: str, status: int) -> None:
     assert command("run", f"{target}:good", "--in-process", "--profile", profile)[0] == status
 
 
+@pytest.mark.covers("CONF-6")
 def test_narrowed_is_incomplete_and_not_failed(command: Called, target: Path) -> None:
     status, out, _ = command("run", f"{target}:good", "--in-process", "-k", "plain")
     assert (status, out.splitlines()[-2:]) == (
@@ -132,12 +137,21 @@ def test_quiet_and_verbose(command: Called, target: Path) -> None:
     assert "pass        attention/plain float32" in err
 
 
-def test_interrupted(target: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.covers("CONF-6")
+def test_interrupted(target: Path, tmp_path: Path, workers: int) -> None:
     """Ctrl-C ends the run with 130, no traceback, and no process left behind."""
-    path = tmp_path / "report.json"
+    path, pids = tmp_path / "report.json", tmp_path / "pids"
+    pids.mkdir()
+    target.write_text(
+        TARGET + f"\nimport os, pathlib\n(pathlib.Path({str(pids)!r}) / str(os.getpid())).touch()\n"
+    )
     root = Path(conformance.__file__).parents[1]
     process = subprocess.Popen(
-        [sys.executable, "-m", "conformance", "run", f"{target}:sleepy", "--report", str(path), "-v"],
+        [
+            *(sys.executable, "-m", "conformance", "run", f"{target}:sleepy", "--report", str(path), "-v"),
+            *("-j", str(workers), "-k", "attention or softcap"),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -145,13 +159,32 @@ def test_interrupted(target: Path, tmp_path: Path) -> None:
     )
     assert process.stderr is not None
     assert "judged as eager" in process.stderr.readline()
-    time.sleep(0.1)
+    deadline = time.monotonic() + 10
+    while len(list(pids.iterdir())) < workers and time.monotonic() < deadline:
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "Traceback" not in err
     assert out.splitlines()[-1].startswith("incomplete: 0 pass")
     assert json.loads(path.read_text())["status"] == "incomplete"
+    started = [int(pid.name) for pid in pids.iterdir()]
+    assert len(started) == workers
+    for pid in started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_workers_give_the_same_report(command: Called, target: Path, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{workers}.json" for workers in (1, 2)]
+    for path in paths:
+        assert command("run", f"{target}:good", "-j", path.stem, "--report", path)[0] == 0
+    one, two = (json.loads(path.read_text()) for path in paths)
+    for report in (one, two):
+        del report["command"]
+        for row in report["results"]:
+            del row["seconds"]
+    assert one == two
 
 
 # Bad calls: one line, the thing and the remedy
@@ -178,6 +211,9 @@ def test_interrupted(target: Path, tmp_path: Path) -> None:
         (["run", "{target}:good", "-k", "nothing"], "no case is left to run by -k nothing"),
         (["run", "{target}:good", "--timeout", "0"], "--timeout must be more than 0"),
         (["run", "{target}:good", "--timeout", "x"], "'x' is not a valid float"),
+        (["run", "{target}:good", "-j", "0"], "-j must be 1 or more workers, got 0"),
+        (["run", "{target}:good", "-j", "2", "--in-process"], "goes neither with --in-process"),
+        (["explain", "MASK-33"], "unknown requirement 'MASK-33'; did you mean 'MASK-3'?"),
         (["run", "{target}:good", "--report", "{folder}"], "cannot be written"),
         (["run", "{target}:good", "--report", "{folder}/no/r.json"], "is no folder; make it first"),
         (["run", "--command", "no-such-program"], "cannot start 'no-such-program'"),
@@ -191,6 +227,7 @@ def test_interrupted(target: Path, tmp_path: Path) -> None:
         (["run", "{target}\x1b[2J"], r"\x1b[2J"),
     ],
 )
+@pytest.mark.covers("CONF-6", "CONF-7")
 def test_one_line_and_status_2(command: Called, target: Path, arguments: list[str], message: str) -> None:
     filled = [argument.format(target=target, folder=target.parent) for argument in arguments]
     status, out, err = command(*filled)
@@ -220,7 +257,7 @@ def test_the_report_s_path_is_tried_before_the_target(command: Called, tmp_path:
 
 
 def test_help_shows_examples(command: Called) -> None:
-    for call in ([], ["run"], ["list"], ["show"], ["report"]):
+    for call in ([], ["run"], ["list"], ["show"], ["explain"], ["report"], ["trace"]):
         status, out, _ = command(*call, "--help")
         assert status == 0
         assert "Example" in out
@@ -233,7 +270,7 @@ def test_version(command: Called) -> None:
     assert re.fullmatch(r"mha-conformance \d+\.\d+\.\d+ \(spec \d+\.\d+, vectors \d+\)\n", out)
 
 
-@pytest.mark.parametrize("what", ["backends", "cases", "requirements", "features", "profiles"])
+@pytest.mark.parametrize("what", ["backends", "cases", "requirements", "features", "profiles", "defects"])
 def test_list(command: Called, what: str) -> None:
     status, out, _ = command("list", what, "--json")
     entries = json.loads(out)

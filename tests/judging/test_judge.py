@@ -248,6 +248,7 @@ def surprises(judge: Callable[..., Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", TABLE)
+@pytest.mark.covers("CONF-5", "NUM-1", "NUM-2", "NUM-6")
 def test_table(name: str) -> None:
     asked, dtype, policy, outputs, deserved = TABLE[name]
     judgement = judge(asked, dtype, policy, outputs)
@@ -255,12 +256,14 @@ def test_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.covers("CONF-5", "NUM-1", "NUM-2", "NUM-6")
 def test_broken_judge_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, function, replacement = BROKEN[name]
     monkeypatch.setattr(module, function, replacement)
     assert surprises(judge), f"no answer of the table tells that {name}"
 
 
+@pytest.mark.covers("CONF-5")
 def test_a_judge_that_forgets_raises_is_caught() -> None:
     assert surprises(lambda case, *rest: judge(replace(case, raises=False), *rest))
 
@@ -269,6 +272,7 @@ def test_a_judge_that_forgets_the_policy_is_caught() -> None:
     assert surprises(lambda case, dtype, policy, outputs: judge(case, dtype, "eager", outputs))
 
 
+@pytest.mark.covers("CONF-5")
 def test_messages() -> None:
     def message(outputs: Mapping[str, Array], asked: Case | None = None) -> str:
         return judge(asked or case(), "float32", "eager", outputs).message
@@ -347,6 +351,7 @@ def test_bfloat16_is_read() -> None:
 
 
 @given(error=st.floats(0, 4), worst=st.floats(0, 2), rms=st.floats(0, 2))
+@pytest.mark.covers("NUM-1")
 def test_rule_1_is_the_published_formula(error: float, worst: float, rms: float) -> None:
     exact = np.zeros((1, 1, 1))
     asked = case(expected={"output": golden(exact, worst=worst, rms=rms)})
@@ -359,6 +364,7 @@ def test_rule_1_is_the_published_formula(error: float, worst: float, rms: float)
     got=st.lists(st.floats(width=32, allow_subnormal=True), min_size=12, max_size=12),
     hi=st.lists(st.floats(width=32), min_size=12, max_size=12),
 )
+@pytest.mark.covers("NUM-1", "NUM-6")
 def test_a_pass_means_every_element_is_near_or_of_its_kind(got: list[float], hi: list[float]) -> None:
     wanted, array = (np.array(x, np.float64).reshape(1, 3, 4) for x in (hi, got))
     asked = case(expected={"output": golden(wanted, worst=1.0, rms=1.0)})
@@ -369,6 +375,7 @@ def test_a_pass_means_every_element_is_near_or_of_its_kind(got: list[float], hi:
 
 
 @given(st.integers(0, 11), st.sampled_from([NAN, INF, -INF, 100.0]))
+@pytest.mark.covers("NUM-1")
 def test_one_wrong_element_is_found_wherever_it_is(place: int, value: float) -> None:
     array = EXACT.astype(np.float32)
     array.flat[place] = value

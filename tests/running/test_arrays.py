@@ -24,6 +24,7 @@ def stored(dtype: str) -> Array:
 
 @pytest.mark.parametrize("how", MEMORY)
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
+@pytest.mark.covers("IND-2")
 def test_memory_keeps_values(how: str | None, dtype: str) -> None:
     array = stored(dtype)
     laid = lay_out(array, how)
@@ -32,6 +33,7 @@ def test_memory_keeps_values(how: str | None, dtype: str) -> None:
     assert not np.shares_memory(laid, array)
 
 
+@pytest.mark.covers("IND-2")
 def test_memory_is_as_named() -> None:
     array = stored("float32")
     assert lay_out(array, None).flags.c_contiguous
@@ -57,6 +59,7 @@ PAIRS = [
 
 @pytest.mark.parametrize("how", MEMORY)
 @pytest.mark.parametrize(("array_type", "dtype"), PAIRS)
+@pytest.mark.covers("IND-2")
 def test_there_and_back(array_type: str, dtype: str, how: str | None) -> None:
     module = {"array-api-strict": "array_api_strict"}.get(array_type, array_type.partition(".")[0])
     pytest.importorskip(module)
@@ -100,6 +103,7 @@ def test_what_is_no_array(thing: Any) -> None:
 
 @pytest.mark.parametrize("array_type", ["numpy", "torch"])
 @pytest.mark.parametrize("how", [None, "transposed", "reversed", "unaligned"])
+@pytest.mark.covers("IND-5")
 def test_written_inputs_are_found(array_type: str, how: str | None) -> None:
     """Also where the library could not share memory with NumPy."""
     pytest.importorskip(array_type)
@@ -115,6 +119,7 @@ def test_written_inputs_are_found(array_type: str, how: str | None) -> None:
     assert (answer.kind, answer.message) == ("wrong", "value was written to during the call (IND-5)")
 
 
+@pytest.mark.covers("IND-5")
 def test_nan_inputs_are_not_written_inputs() -> None:
     inputs = {name: np.full((2, 3, 4), np.nan, np.float32) for name in ("query", "key", "value")}
 
@@ -124,6 +129,7 @@ def test_nan_inputs_are_not_written_inputs() -> None:
     assert call(adopt(attention, "x"), SDPA, inputs, {}, {}).kind == "outputs"
 
 
+@pytest.mark.covers("IND-5")
 def test_jax_inputs_of_64_bits_are_not_written_inputs() -> None:
     pytest.importorskip("jax")
 

@@ -65,6 +65,7 @@ def test_children_of_the_process_die_with_it() -> None:
         pytest.fail("a child of the process is still there")
 
 
+@pytest.mark.covers("PROTO-7")
 def test_stop_is_polite_and_then_not() -> None:
     polite = Process(python("import sys\nfor line in sys.stdin: sys.exit(0)"))
     polite.stop(b"stop\n")

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from jsonschema import Draft202012Validator
 from conformance.dtypes import NUMPY_DTYPES
 from conformance.errors import UsageError
 from conformance.names import DTYPES, FEATURES, OPERANDS, OPERATIONS, OPTIONS, POLICIES
-from conformance.resources import schema
+from conformance.resources import schema, spec_directory
 from conformance.running.answer import Answer, Question
 from conformance.running.protocol import (
     ProtocolError,
@@ -58,6 +59,7 @@ def test_the_schema_names_what_the_suite_names() -> None:
 
 @pytest.mark.parametrize("dtype", NUMPY_DTYPES)
 @given(data=st.data())
+@pytest.mark.covers("PROTO-3")
 def test_arrays_there_and_back(dtype: str, data: st.DataObject) -> None:
     shape = data.draw(arrays.array_shapes(min_dims=0, min_side=0, max_side=3))
     size = int(np.prod(shape)) * NUMPY_DTYPES[dtype].itemsize
@@ -69,6 +71,7 @@ def test_arrays_there_and_back(dtype: str, data: st.DataObject) -> None:
     assert (back.shape, back.dtype, back.tobytes()) == (array.shape, array.dtype, array.tobytes())
 
 
+@pytest.mark.covers("PROTO-3")
 def test_arrays_are_little_endian_in_c_order() -> None:
     array = np.array([[1, 2], [3, 4]], ">i8").T
     assert decode_array("x", encode_array(array)).tolist() == [[1, 3], [2, 4]]
@@ -87,6 +90,7 @@ def test_arrays_are_little_endian_in_c_order() -> None:
         ({"dtype": "float32", "shape": [1], "data": "\u00e9"}, "the data of x is not base64"),
     ],
 )
+@pytest.mark.covers("PROTO-3")
 def test_data_that_does_not_fit(entry: Any, message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
         decode_array("x", entry)
@@ -110,6 +114,7 @@ def test_run_message(make_case: Callable[..., Case]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["outputs", "unsupported", "error", "wrong"])
+@pytest.mark.covers("PROTO-4")
 def test_answers_there_and_back(kind: Any) -> None:
     outputs = {"output": np.ones(2, np.float32)} if kind == "outputs" else {}
     answer = Answer(kind, "" if outputs else "why", outputs)
@@ -139,16 +144,19 @@ def test_answers_there_and_back(kind: Any) -> None:
         b"[" * 100000,
     ],
 )
+@pytest.mark.covers("PROTO-1", "PROTO-4", "PROTO-5")
 def test_lines_that_are_no_answers(line: bytes) -> None:
     with pytest.raises(ProtocolError):
         parse_answer(line, "a/b")
 
 
+@pytest.mark.covers("PROTO-5")
 def test_unknown_fields_are_named() -> None:
     with pytest.raises(ProtocolError, match="'sede' was unexpected"):
         decode(b'{"cmd": "start", "protocol": 1, "sede": 3}', "start")
 
 
+@pytest.mark.covers("PROTO-2")
 def test_hello() -> None:
     hello = parse_hello(json.dumps(HELLO).encode(), "x")
     assert hello.dtypes == ("float64", "float32"), "in the suite's order"
@@ -168,6 +176,7 @@ def test_hello() -> None:
         ({"error": "no GPU\nat all"}, "^x answered|'dtypes'|unexpected"),
     ],
 )
+@pytest.mark.covers("PROTO-2", "PROTO-5")
 def test_hellos_that_are_refused(change: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_hello(json.dumps({**HELLO, **change}).encode(), "x")
@@ -180,6 +189,7 @@ def served(source: str, *messages: Any) -> list[Any]:
     return [json.loads(line) for line in answers.getvalue().splitlines()]
 
 
+@pytest.mark.covers("PROTO-1", "PROTO-5", "PROTO-7")
 def test_worker_serves(targets: Path, make_case: Callable[..., Case]) -> None:
     question = run_message(Question(make_case(), "float32"))
     hello, first, second, third = served(
@@ -209,6 +219,7 @@ def test_worker_serves(targets: Path, make_case: Callable[..., Case]) -> None:
         (b"hello\n", {"id": "", "error": "message refused: 'hello' is no line of JSON", "raised": False}),
     ],
 )
+@pytest.mark.covers("PROTO-5")
 def test_worker_refuses(targets: Path, message: Any, error: Any) -> None:
     assert served(f"{targets}:good", message) == [error]
 
@@ -216,3 +227,97 @@ def test_worker_refuses(targets: Path, message: Any, error: Any) -> None:
 def test_worker_cannot_load(targets: Path) -> None:
     (refusal,) = served(f"{targets}:nothing", start_message())
     check(refusal, "refused")
+
+
+# The page and the schema
+
+PAGE = (spec_directory() / "protocol.md").read_text("utf-8")
+KINDS = {
+    "array": ("## Arrays", "## start"),
+    "start": ("## start", "## run"),
+    "started": ("## start", "## run"),
+    "refused": ("## start", "## run"),
+    "run": ("## run", "## stop"),
+    "outputs": ("## run", "## stop"),
+    "unsupported": ("## run", "## stop"),
+    "error": ("## run", "## stop"),
+    "stop": ("## stop", "## What the suite"),
+}
+"""Message -> the part of the page that describes it."""
+
+
+def part(kind: str) -> str:
+    first, last = KINDS[kind]
+    return PAGE[PAGE.index(first) : PAGE.index(last)]
+
+
+def examples(text: str) -> list[Any]:
+    """The JSON values of the blocks of code."""
+    found: list[Any] = []
+    for block in re.findall(r"^```\n(\{.*?)^```", text, re.MULTILINE | re.DOTALL):
+        rest = block.strip()
+        while rest:
+            value, end = json.JSONDecoder().raw_decode(rest)
+            found.append(value)
+            rest = rest[end:].strip()
+    return found
+
+
+def tables(text: str) -> set[str]:
+    """The fields that the tables under `field` name."""
+    found: set[str] = set()
+    for table in re.findall(r"^\| field \|.*?\n\n", text, re.MULTILINE | re.DOTALL):
+        found |= set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+    return found
+
+
+def fields(kind: str) -> dict[str, Any]:
+    properties: dict[str, Any] = schema("protocol")["$defs"][kind]["properties"]
+    return properties
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_page_names_every_field_of_the_schema(kind: str) -> None:
+    named = tables(part(kind)) | {key for example in examples(part(kind)) for key in example}
+    assert set(fields(kind)) <= named
+
+
+def test_the_page_names_no_other_field() -> None:
+    for heading in ("## Arrays", "## start", "## run"):
+        those = [kind for kind, (first, _) in KINDS.items() if first == heading]
+        assert tables(part(those[0])) <= {field for kind in those for field in fields(kind)}, heading
+        assert tables(part(those[0]))
+
+
+def test_every_kind_of_message_is_on_the_page() -> None:
+    definitions = schema("protocol")["$defs"]
+    messages = {name for name, entry in definitions.items() if "properties" in entry}
+    assert messages == set(KINDS)
+
+
+def test_optional_fields_are_called_optional() -> None:
+    for kind in ("started", "run", "error"):
+        entry = schema("protocol")["$defs"][kind]
+        for field in entry["properties"]:
+            said = re.findall(rf"^\| `{field}` \| (.*)", part(kind), re.MULTILINE)
+            optional = field not in entry["required"]
+            assert all(content.startswith("optional") == optional for content in said), field
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.covers("PROTO-2", "PROTO-3", "PROTO-4")
+def test_every_kind_of_message_has_an_example_that_the_schema_accepts(kind: str) -> None:
+    """Each example is a message of some kind of its part, and each kind has one."""
+    shown = examples(part(kind))
+    valid = [example for example in shown if _is(kind, example)]
+    assert valid
+    neighbours = [name for name, part_of in KINDS.items() if part_of == KINDS[kind]]
+    assert all(any(_is(name, example) for name in neighbours) for example in shown)
+
+
+def _is(kind: str, message: Any) -> bool:
+    try:
+        check(message, kind)
+    except ProtocolError:
+        return False
+    return True

@@ -54,6 +54,7 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize("name", [name for name in VERDICTS if name not in ("printing", "reading")])
+@pytest.mark.covers("IND-5", "SHAPE-2", "DTYPE-1")
 def test_verdicts_in_process(targets: Path, make_case: Make, name: str) -> None:
     verdict, message = VERDICTS[name]
     (row,) = rows(f"{targets}:{name}", make_case(), in_process=True)
@@ -61,6 +62,7 @@ def test_verdicts_in_process(targets: Path, make_case: Make, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["printing", "reading", "noisy", "raising", "writing", "complex_"])
+@pytest.mark.covers("PROTO-6", "IND-5")
 def test_verdicts_isolated(targets: Path, make_case: Make, name: str) -> None:
     verdict, message = VERDICTS[name]
     (row,) = rows(f"{targets}:{name}", make_case())
@@ -90,6 +92,7 @@ def test_timeout_and_on(targets: Path, make_case: Make) -> None:
     assert third.seconds < 0.4, "the start of a process is not the case's time"
 
 
+@pytest.mark.covers("CONF-4")
 def test_unclaimed_is_listed_and_not_run(targets: Path, make_case: Make) -> None:
     (row,) = rows(f"{targets}:raising", make_case(features=("softcap",), options={"softcap": 2.0}))
     assert (row.verdict, row.message) == ("unsupported", "does not claim softcap")
@@ -111,6 +114,7 @@ def test_validation_passes_on_any_exception_but_not_implemented(targets: Path, m
     }
 
 
+@pytest.mark.covers("IND-4")
 def test_repeat_judges_the_last_call(targets: Path, make_case: Make) -> None:
     assert rows(f"{targets}:growing", make_case(repeat=2), in_process=True)[0].verdict == "fail"
     assert rows(f"{targets}:growing", make_case(), in_process=True)[0].verdict == "pass"
@@ -202,6 +206,7 @@ for line in sys.stdin:
         ("debug print", "fail", "the answer is not of the protocol: 'debug print' is no line of JSON"),
     ],
 )
+@pytest.mark.covers("PROTO-1", "PROTO-4", "PROTO-6")
 def test_programs(tmp_path: Path, make_case: Make, behaviour: str, verdict: str, message: str) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM % "scale")
@@ -223,6 +228,7 @@ def test_programs(tmp_path: Path, make_case: Make, behaviour: str, verdict: str,
         ('print(\'{"name": "x"}\')', "'version' is a required property"),
     ],
 )
+@pytest.mark.covers("PROTO-2", "PROTO-6")
 def test_programs_that_do_not_start(tmp_path: Path, make_case: Make, program: str, message: str) -> None:
     path = tmp_path / "program.py"
     path.write_text(program)

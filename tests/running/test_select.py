@@ -36,6 +36,7 @@ def names(questions: list[Question]) -> list[str]:
     return [f"{q.case.id} {q.dtype}" for q in questions]
 
 
+@pytest.mark.covers("CONF-3")
 def test_everything_in_order(cases: list[Case]) -> None:
     assert names(chosen(cases)) == [
         f"{case} {dtype}"
@@ -44,6 +45,7 @@ def test_everything_in_order(cases: list[Case]) -> None:
     ]
 
 
+@pytest.mark.covers("CONF-4")
 def test_unclaimed_is_listed(cases: list[Case]) -> None:
     reasons = {question.case.id: question.unclaimed for question in chosen(cases)}
     assert reasons == {

@@ -170,6 +170,7 @@ def test_a_device_for_own_arrays_is_refused() -> None:
 # Calls
 
 
+@pytest.mark.covers("CONF-4")
 def test_an_option_that_is_not_taken_is_unsupported() -> None:
     def attention(query: Any, key: Any, value: Any, *, scale: Any = None) -> Any:
         return query

@@ -52,6 +52,7 @@ def recorder(make_vectors: Callable[..., Vectors], make_case: Callable[..., Any]
     return make
 
 
+@pytest.mark.covers("CONF-8", "CONF-11")
 def test_fields_are_the_contract_s(recorder: Any) -> None:
     data = recorder(row(worst=WORST, error_over_bound=float("inf"))).report().to_json()
     assert list(data) == [
@@ -133,10 +134,12 @@ OTHER_OPERATION = row("unsupported", operation=MHA)
         ([row("fail"), UNSUPPORTED_CLAIM], True, "non-conformant"),
     ],
 )
+@pytest.mark.covers("CONF-2", "CONF-3", "CONF-4")
 def test_status(rows: list[Row], whole: bool, status: str) -> None:
     assert summary.status(rows, HELLO, whole) == status
 
 
+@pytest.mark.covers("CONF-3")
 def test_narrowed_or_cut_short_is_incomplete(recorder: Any) -> None:
     assert recorder(row()).report().status == "conformant"
     assert recorder(row(), narrowed="-k x").report().status == "incomplete"
@@ -159,6 +162,7 @@ def test_rows_stand_in_one_order_whenever_they_came(recorder: Any) -> None:
     assert recorder(*rows[::-1]).report().results == tuple(rows)
 
 
+@pytest.mark.covers("CONF-2", "CONF-3")
 def test_features() -> None:
     rows = [
         row(),
@@ -191,6 +195,7 @@ ENCODER = [row("pass", (feature,)) for feature in ("mask", "attn_bias", "broadca
         ([row(), *ENCODER, UNSUPPORTED_CLAIM], HELLO.features, "incomplete"),
     ],
 )
+@pytest.mark.covers("CONF-2", "CONF-4")
 def test_profiles(rows: list[Row], claimed: tuple[str, ...], status: str) -> None:
     hello = Hello("x", None, ("float32",), claimed, (SDPA,), "eager")
     assert summary.profiles(rows, hello, whole=True)["encoder"] == status

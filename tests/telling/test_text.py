@@ -44,6 +44,7 @@ def test_safe_escapes_what_moves_the_cursor() -> None:
     assert safe("é ∑ 漢") == "é ∑ 漢"
 
 
+@pytest.mark.covers("CONF-4")
 def test_cells_never_count_unsupported_as_pass() -> None:
     cells = {
         "2 pass": ["pass", "pass", "unsupported"],

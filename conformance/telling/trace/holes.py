@@ -1,5 +1,6 @@
 """What is missing or wrong in the links; each hole says where and what."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -110,8 +111,9 @@ def _names(links: Links) -> Iterator[Hole]:
             if feature not in FEATURES:
                 yield Hole(where, f"names the feature {feature}, which is none{_nearest(feature, FEATURES)}")
     for kind, names in (("case", [c.id for c in links.cases]), ("defect", [d.id for d in links.defects])):
-        for name in sorted({name for name in names if names.count(name) > 1}):
-            yield Hole(f"{kind} {name}", f"is the name of several {kind}s")
+        for name, times in Counter(names).items():
+            if times > 1:
+                yield Hole(f"{kind} {name}", f"is the name of several {kind}s")
 
 
 def _decisions(links: Links) -> Iterator[Hole]:

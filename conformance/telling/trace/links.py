@@ -78,17 +78,13 @@ def read_links(
     spec: Path | None = None,
     cases: Sequence[Case] | None = None,
     defects: Sequence[Defect] | None = None,
-    tests: Path | None = None,
+    marks: Sequence[Mark] | None = None,
 ) -> Links:
     """The links of a checkout; any part may be given instead.
 
     Raises:
         UsageError: the tests are not there, since this is no checkout.
     """
-    project = checkout_project()
-    tests = tests or (project.parent / "tests" if project else None)
-    if tests is None or not tests.is_dir():
-        raise UsageError("trace needs a checkout of the project: the tests are not part of an installation")
     spec = spec or spec_directory()
     return Links(
         spec=spec,
@@ -96,8 +92,20 @@ def read_links(
         decisions=read_decisions(spec),
         cases=load.load_vectors().cases if cases is None else cases,
         defects=read_defects() if defects is None else defects,
-        marks=read_marks(tests),
+        marks=read_marks(tests_directory()) if marks is None else marks,
     )
+
+
+def tests_directory() -> Path:
+    """The tests of a checkout.
+
+    Raises:
+        UsageError: this is none.
+    """
+    project = checkout_project()
+    if project is None or not (project.parent / "tests").is_dir():
+        raise UsageError("trace needs a checkout of the project: the tests are not part of an installation")
+    return project.parent / "tests"
 
 
 def links_json(links: Links) -> dict[str, Any]:

@@ -33,7 +33,9 @@ def read_marks(tests: Path) -> list[Mark]:
 
 def marks_of(path: str, source: str) -> list[Mark]:
     """The marks of one file, wherever they stand: on tests, classes, parameters or the whole file."""
-    return list(_walk(ast.parse(source), path))
+    if "covers" not in source:
+        return []
+    return sorted(_walk(ast.parse(source), path), key=lambda mark: mark.line)
 
 
 def _walk(node: ast.AST, name: str) -> Iterator[Mark]:
