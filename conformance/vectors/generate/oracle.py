@@ -115,7 +115,7 @@ def _head(
         for j, exponent in zip(seen, exponents, strict=True):
             exponentials[i][j] = exponent.exp()
             total += exponentials[i][j]
-        if sinks is not None:
+        if sinks is not None and np.isfinite(sinks[h]):
             total += (flint.arb(float(sinks[h])) - top).exp()
         totals[i] = total
         lse[i] = top + total.log()

@@ -102,7 +102,7 @@ def softmax_of(
     worst = worst + 2 * u_a * (np.abs(logits) + np.abs(top)) + u_l * np.abs(fall) + exponential
     variance = variance + (u_a**2 * (logits**2 + fall**2) + u_l**2 * fall**2 + (2 * u_a) ** 2 + u_l**2) / 3
     sink_weight, sink_exponent, sink_variance = np.zeros_like(top), np.zeros_like(top), np.zeros_like(top)
-    if a.sinks is not None:
+    if a.sinks is not None and np.isfinite(a.sinks[h]):
         sink = float(a.sinks[h])
         sink_weight = np.where(visible.any(axis=-1, keepdims=True), np.exp(np.minimum(sink - lse, 0.0)), 0.0)
         sink_exponent = 2 * u_a * (abs(sink) + np.abs(top)) + u_l * np.abs(sink - top) + exponential

@@ -329,6 +329,25 @@ def _sinks() -> Iterator[Draft]:
         return_lse=True,
     )
     yield attend(
+        "attention/sinks-minus-inf",
+        "A sink of -inf is no sink.",
+        "ATT-12",
+        "ATT-14",
+        sinks=exact([0.5, -np.inf, 2.0]),
+        return_lse=True,
+    )
+    yield attend(
+        "attention/sinks-beyond-exp",
+        "A sink of 1024 among small logits: exp of their difference overflows in every dtype unless it is subtracted.",
+        "ATT-2",
+        "ATT-12",
+        "ATT-14",
+        sinks=exact([1024.0, 0.5, -1024.0]),
+        sigma=2.0,
+        return_weights=True,
+        return_lse=True,
+    )
+    yield attend(
         "attention/sinks-softcap-mask",
         "The sink is neither scaled, bent, biased nor masked.",
         "ATT-12",

@@ -91,6 +91,15 @@ def _causal() -> Iterator[Draft]:
         q_offset=6,
     )
     yield attend(
+        "causal/single-query-in-the-middle",
+        "One query that stands before the last keys: they are hidden from it.",
+        "MASK-6",
+        "MASK-8",
+        q_len=1,
+        is_causal=True,
+        q_offset=3,
+    )
+    yield attend(
         "causal/false",
         "is_causal given as False masks nothing.",
         "MASK-6",

@@ -84,6 +84,14 @@ def _masks() -> Iterator[Draft]:
         mask=padding[:, None, None, :],
     )
     yield attend(
+        "mask/more-queries-than-keys",
+        "More queries than keys under a mask: it is read for every query.",
+        "MASK-1",
+        q_len=7,
+        kv_len=5,
+        mask=(np.arange(7)[:, None] + np.arange(5)) % 3 != 1,
+    )
+    yield attend(
         "mask/diagonal-hidden",
         "Every query but its own key: not symmetric under a shift by one.",
         "MASK-1",
@@ -124,7 +132,7 @@ def _masks() -> Iterator[Draft]:
         "MASK-2",
         "ATT-2",
         mask=full,
-        attn_bias=np.where(full, masked_bias, 30000.0),
+        attn_bias=np.where(full, masked_bias, 28672.0),
         scale=0.5,
     )
 
@@ -166,6 +174,13 @@ def _lengths() -> Iterator[Draft]:
         is_causal=True,
         kv_lengths=np.array([6, 7]),
         q_offset=np.array([1, 2]),
+    )
+    yield attend(
+        "mask/kv-lengths-out-of-range",
+        "A length beyond the keys hides nothing, one below zero everything: neither wraps around.",
+        "MASK-12",
+        "MASK-3",
+        kv_lengths=np.array([9, -2]),
     )
     yield attend(
         "mask/kv-lengths-two-batch-axes",

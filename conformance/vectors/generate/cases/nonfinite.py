@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from conformance.vectors.generate.draft import Draft, attend, project
-from conformance.vectors.generate.draws import Draws
+from conformance.vectors.generate.draws import Draws, round_to_bits
 
 
 def drafts() -> Iterator[Draft]:
@@ -128,6 +128,28 @@ def _visible() -> Iterator[Draft]:
         "NUM-6",
         query=np.where(infinite == 0, 1.0, infinite),
         key=np.concatenate([draws.gauss(2, 3, 6, 4), np.full((2, 3, 1, 4), np.inf)], axis=2),
+    )
+    positive = draws.gauss(2, 3, 5, 4)
+    positive[0, 1] = np.abs(positive[0, 1]) + 0.125
+    below = draws.gauss(2, 3, 7, 4)
+    below[0, 1, :, 2] = -np.inf
+    yield attend(
+        "nonfinite/logits-all-minus-inf",
+        "Every visible logit of some rows is -inf because of the operands: NaN, for the rows are not empty.",
+        "MASK-15",
+        "ATT-10",
+        "NUM-6",
+        query=round_to_bits(positive),
+        key=below,
+    )
+    yield attend(
+        "nonfinite/logits-all-minus-inf-sink",
+        "The same with sinks: the sink takes all the weight, and these rows are zero.",
+        "ATT-10",
+        "ATT-12",
+        query=round_to_bits(positive),
+        key=below,
+        sinks=np.array([0.5, -1.0, 2.0]),
     )
     bias = draws.gauss(2, 3, 5, 7)
     bias[0, 0, 1, 2], bias[1, 2, 4, 6] = np.nan, np.inf

@@ -126,6 +126,13 @@ def _large() -> Iterator[Draft]:
         value=draws.gauss(2, 3, 7, 4) * np.array([4096.0, 1.0, 1 / 64, 256.0]),
     )
     yield attend(
+        "numerics/beyond-float16",
+        "Values beyond the range of float16, which bfloat16 has: a cast to float16 on the way gives infinity.",
+        "NUM-1",
+        "NUM-6",
+        value=draws.gauss(2, 3, 7, 4) * 2.0**18,
+    )
+    yield attend(
         "numerics/wide-range",
         "Keys whose sizes span five orders of two.",
         "NUM-1",

@@ -78,6 +78,27 @@ def _shapes() -> Iterator[Draft]:
         "CACHE-5",
         past_key=d.gauss(2, 3, 2, 4),
     )
+    yield _refused(
+        "past-batch",
+        "A past of batch one beside keys of batch two.",
+        "SHAPE-5",
+        past_key=d.gauss(1, 3, 2, 4),
+        past_value=d.gauss(1, 3, 2, 4),
+    )
+    yield _refused(
+        "past-value-length",
+        "past_value has another length than past_key.",
+        "SHAPE-5",
+        past_key=d.gauss(2, 3, 2, 4),
+        past_value=d.gauss(2, 3, 3, 4),
+    )
+    yield _refused(
+        "past-width",
+        "past_key has another d_k than key.",
+        "SHAPE-5",
+        past_key=d.gauss(2, 3, 2, 5),
+        past_value=d.gauss(2, 3, 2, 4),
+    )
     yield _refused("sinks-shape", "Two sinks for three heads.", "SHAPE-11", sinks=d.gauss(2))
 
 
@@ -85,7 +106,10 @@ def _masks() -> Iterator[Draft]:
     d = Draws("validation/masks")
     yield _refused("mask-rank-3", "A mask of rank 3 beside rank 4.", "SHAPE-7", mask=d.mask(3, 5, 7))
     yield _refused(
-        "mask-shape", "A mask whose last axis is neither kv_len nor one.", "SHAPE-7", mask=d.mask(5, 6)
+        "mask-shape", "A mask whose last axis is neither kv_len nor one.", "SHAPE-11", mask=d.mask(5, 6)
+    )
+    yield _refused(
+        "bias-shape", "A bias whose last axis is neither kv_len nor one.", "SHAPE-11", attn_bias=d.gauss(5, 6)
     )
     yield _refused("bias-rank-3", "A bias of rank 3 beside rank 4.", "SHAPE-7", attn_bias=d.gauss(2, 5, 7))
     yield _refused(
@@ -136,6 +160,20 @@ def _kinds() -> Iterator[Draft]:
         dtype_of={"key": "float32"},
         only=("float64", "float16", "bfloat16"),
     )
+    yield _refused(
+        "mixed-dtypes-wider",
+        "A float64 key beside a query of another dtype.",
+        "DTYPE-2",
+        dtype_of={"key": "float64"},
+        only=("float32", "float16", "bfloat16"),
+    )
+    yield _refused(
+        "offset-fraction", "An offset of one and a half.", "SHAPE-10", is_causal=True, q_offset=1.5
+    )
+    yield _refused("causal-of-two", "is_causal is a number, not a bool.", "SHAPE-10", is_causal=2, q_offset=0)
+    yield _refused("scale-text", "A scale that is a word.", "SHAPE-10", scale="auto")
+    yield _refused("softcap-true", "A softcap of True.", "SHAPE-10", softcap=True)
+    yield _refused("window-fraction", "A window of one and a half.", "SHAPE-10", window=(1.5, 0), q_offset=0)
     yield _refused("softcap-zero", "A softcap of zero.", "SHAPE-10", softcap=0.0)
     yield _refused("softcap-negative", "A negative softcap.", "SHAPE-10", softcap=-2.0)
     yield _refused("window-negative", "A negative window.", "SHAPE-10", window=(-1, 2), q_offset=0)
@@ -153,6 +191,8 @@ def _layer() -> Iterator[Draft]:
         ),
         ("layer-w-v-heads", "w_v has another number of heads than w_k.", {"w_v": d.gauss(1, 9, 4)}),
         ("layer-w-o", "w_o has another number of heads than w_q.", {"w_o": d.gauss(2, 4, 9)}),
+        ("layer-b-k", "b_k has the shape of a flat bias.", {"b_k": d.gauss(12)}),
+        ("layer-b-v", "b_v has no axis of heads.", {"b_v": d.gauss(4)}),
         ("layer-b-q", "b_q has the shape of a flat bias.", {"b_q": d.gauss(12)}),
         ("layer-b-o", "b_o has another width than w_o makes.", {"b_o": d.gauss(8)}),
     )
