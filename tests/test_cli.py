@@ -157,13 +157,17 @@ def test_interrupted(target: Path, tmp_path: Path, workers: int) -> None:
         text=True,
         env={**os.environ, "PYTHONPATH": str(root)},
     )
-    assert process.stderr is not None
-    assert "judged as eager" in process.stderr.readline()
-    deadline = time.monotonic() + 10
-    while len(list(pids.iterdir())) < workers and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    try:
+        assert process.stderr is not None
+        assert "judged as eager" in process.stderr.readline()
+        deadline = time.monotonic() + 20
+        while len(list(pids.iterdir())) < workers and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.communicate()
     assert process.returncode == 130
     assert "Traceback" not in err
     assert out.splitlines()[-1].startswith("incomplete: 0 pass")
@@ -294,6 +298,31 @@ def test_show(command: Called) -> None:
     assert "float32 fused: within min(W, 6 s), W at most 5e-07" in out
     data = json.loads(command("show", "attention/scaled", "--json")[1])
     assert len(data["expected"]["output"]["tolerance"]["float32"]["eager"]["W"]) == 2
+
+
+def test_explain(command: Called) -> None:
+    status, out, _ = command("explain", "ATT-4")
+    assert status == 0
+    lines = out.splitlines()
+    assert lines[0] == "ATT-4  MUST · scale · since 1.0  (spec/attention.md)"
+    assert "Rationale" in lines
+    assert any(line.startswith("Decision  0005 ") and "decisions/0005-" in line for line in lines)
+    assert "  attention/scaled  A small case of the tests." in lines
+    assert any(line.startswith("  scale-argument-ignored ") for line in lines)
+    assert "](" not in out
+    data = json.loads(command("explain", "att-4", "--json")[1])
+    assert data["level"] == "MUST"
+    assert data["features"] == ["scale"]
+    assert data["rationale"]
+    assert data["decisions"][0]["decision"].startswith("None is one over the square root")
+    assert [case["id"] for case in data["cases"]] == ["attention/scaled"]
+    assert "scale-argument-ignored" in {defect["id"] for defect in data["defects"]}
+
+
+def test_explain_what_is_untested(command: Called) -> None:
+    out = command("explain", "CONF-11")[1]
+    assert "untested: it concerns what people write about a report" in out
+    assert out.splitlines()[-3:] == ["No case", "", "No known mistake"]
 
 
 def test_report_of_many(command: Called, target: Path, tmp_path: Path) -> None:

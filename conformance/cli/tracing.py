@@ -24,7 +24,7 @@ def trace(as_json: bool, write: bool, run_kills: bool) -> int:
     links = read_links()
     if write:
         write_index(links)
-    found = [*holes(links), *kills.holes(links.defects, run_kills)]
+    found = [*holes(links), *kills.holes(links, run_kills)]
     if as_json:
         print_json({**links_json(links), "holes": [{"where": h.where, "what": h.what} for h in found]})
         return FAILED if found else CONFORMANT

@@ -97,7 +97,7 @@ def _requirement(file: str, line: int, name: str, body: str) -> Requirement:
         notes=tuple(note.strip() for note in (match["notes"] or "").split("·") if note.strip()),
         file=file,
         line=line,
-        text=RATIONALE.sub("", match["rest"]).strip(),
+        text=re.sub(r"\n{3,}", "\n\n", RATIONALE.sub("", match["rest"])).strip(),
         rationale=re.sub(r"^> ?", "", rationale[1], flags=re.MULTILINE).strip() if rationale else "",
         decisions=tuple(dict.fromkeys(DECISION.findall(body))),
     )

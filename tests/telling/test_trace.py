@@ -153,7 +153,7 @@ FAULTS: list[tuple[str, Fault, str]] = [
     ("link to no file", lambda c: c.append("mask.md", "[x](no.md)\n"), "links no.md, which is not there"),
     ("link to no anchor", lambda c: c.append("heads.md", "[x](mask.md#mask-33)\n"), "mask.md has no heading of that"),
     ("link to no anchor here", lambda c: c.append("heads.md", "[x](#no)\n"), "links #no, and heads.md has no heading"),
-    ("link of a record to nothing", lambda c: c.append("decisions/0009-empty-rows.md", "[x](../m.md)\n"), "links ../m.md,"),
+    ("link of a record to nothing", lambda c: c.append("decisions/0009-empty-rows.md", "[x](../m.md)\n"), "../m.md,"),
     ("record that nobody links", unlinked_record, "spec/decisions/0099-x.md: no requirement links this record"),
     ("record that decides nothing", empty_record, "0009-empty-rows.md: has no paragraph **Decision.**"),
     ("no index", no_index, "spec/INDEX.md: is missing"),
@@ -199,16 +199,31 @@ def test_what_is_no_fault(copy: Copy, known: set[str]) -> None:
 def test_kills_on_record(real: Links) -> None:
     first = next(d for d in real.defects if len(d.observable) > 1)
     dtype, *others = first.observable
-    record = [{"id": first.id, "killed_by": {name: ["mask/x"] for name in others}}]
-    assert [str(h) for h in kills.recorded([first], json.dumps(record))] == [
-        f"defect {first.id}: no case kills it at {dtype}"
-    ]
-    record[0]["killed_by"] = {name: ["mask/x"] for name in first.observable}
-    assert list(kills.recorded([first], json.dumps(record))) == []
-    assert "not in the record" in str(next(kills.recorded([first], "[]")))
+    one, case = replace(real, defects=[first]), real.cases[0].id
+
+    def found(killed_by: dict[str, list[str]]) -> list[str]:
+        return [
+            str(hole) for hole in kills.recorded(one, json.dumps([{"id": first.id, "killed_by": killed_by}]))
+        ]
+
+    survives = [f"defect {first.id}: no case kills it at {dtype}"]
+    assert found({name: [case] for name in first.observable}) == []
+    assert found({name: [case] for name in others}) == survives
+    assert found({name: [case] for name in others} | {dtype: []}) == survives
+    assert found({name: [case] for name in others} | {dtype: ["mask/gone"]}) == survives
+    assert "not in the record" in str(next(kills.recorded(one, "[]")))
     for text in ("{", "[1]", '[{"id": 1}]'):
         with pytest.raises(UsageError, match="cannot be read"):
-            list(kills.recorded([first], text))
+            list(kills.recorded(one, text))
+
+
+def test_the_record_is_read_if_there_is_one(
+    real: Links, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kills, "RECORD", tmp_path / "kills.json")
+    assert list(kills.holes(real, run=False)) == []
+    kills.RECORD.write_text("[]")
+    assert len(list(kills.holes(real, run=False))) == len(real.defects)
 
 
 def test_kills_on_demand(real: Links, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +235,7 @@ def test_kills_on_demand(real: Links, monkeypatch: pytest.MonkeyPatch) -> None:
         return [Kill(d, "fused", {survivor.observable[0]: ()}) for d in defects]
 
     monkeypatch.setattr("conformance.defects.kill.matrix", matrix)
-    (hole,) = kills.holes([survivor], run=True)
+    (hole,) = kills.holes(replace(real, defects=[survivor]), run=True)
     assert str(hole).startswith(f"defect {survivor.id}: ")
     assert "survives" in hole.what
 
@@ -303,7 +318,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
 
 def test_no_hole_is_status_0(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("conformance.cli.tracing.holes", lambda found: iter(()))
-    monkeypatch.setattr(kills, "holes", lambda defects, run: iter(()))
+    monkeypatch.setattr(kills, "holes", lambda links, run: iter(()))
     assert main(["trace"]) == 0
     assert capsys.readouterr().out.startswith("no hole in ")
 

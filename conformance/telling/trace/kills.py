@@ -1,19 +1,19 @@
 """Whether some case shows each planted defect: as recorded, or found out now."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from conformance.defects.defect import Defect
 from conformance.errors import UsageError
 from conformance.resources import PACKAGE
 from conformance.telling.trace.holes import Hole
+from conformance.telling.trace.links import Links
 
 RECORD = PACKAGE / "defects" / "kills.json"
 """What `python -m conformance.defects --json` prints: a list of `id`, `killed_by`: dtype -> cases, `problems`."""
 
 
-def holes(defects: Sequence[Defect], run: bool) -> Iterator[Hole]:
-    """Defects that no case kills, or not at every dtype where one must.
+def holes(links: Links, run: bool) -> Iterator[Hole]:
+    """Defects that no case kills at a dtype where one must; found out by running them all, or as recorded.
 
     Raises:
         UsageError: there is a record, and it cannot be read.
@@ -21,22 +21,23 @@ def holes(defects: Sequence[Defect], run: bool) -> Iterator[Hole]:
     if run:
         from conformance.defects.kill import matrix  # starts processes
 
-        for kill in matrix(defects):
+        for kill in matrix(links.defects):
             yield from (Hole(f"defect {kill.defect.id}", problem) for problem in kill.problems)
     elif RECORD.is_file():
-        yield from recorded(defects, RECORD.read_text("utf-8"))
+        yield from recorded(links, RECORD.read_text("utf-8"))
 
 
-def recorded(defects: Sequence[Defect], text: str) -> Iterator[Hole]:
-    """The same, as a record says."""
+def recorded(links: Links, text: str) -> Iterator[Hole]:
+    """The same, as a record says; a case that is no longer there kills nothing."""
     try:
         kills = {kill["id"]: kill["killed_by"] for kill in json.loads(text)}
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{RECORD} cannot be read: {error!r}; run python -m conformance.defects") from error
-    for defect in defects:
+    cases = {case.id for case in links.cases}
+    for defect in links.defects:
         if defect.id not in kills:
             yield Hole(f"defect {defect.id}", "is not in the record of kills; run it anew")
             continue
         for dtype in defect.observable:
-            if not kills[defect.id].get(dtype):
+            if not cases & set(kills[defect.id].get(dtype, ())):
                 yield Hole(f"defect {defect.id}", f"no case kills it at {dtype}")
