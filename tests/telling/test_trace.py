@@ -171,7 +171,7 @@ def test_a_fault_is_named(copy: Copy, real: Links, known: set[str], fault: Fault
     for old, new in {"{case}": copy.cases[0].id, "{defect}": copy.defects[0].id, **lines}.items():
         hole = hole.replace(old, new)
     fault(copy)
-    found = copy.holes() - known
+    found = copy.holes() - {line for line in known if "INDEX" not in line}
     assert any(hole in line for line in found), "\n".join(sorted(found))
     assert all("\n" not in line for line in found)
 
