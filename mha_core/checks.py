@@ -130,9 +130,9 @@ def check_options(xp: Any, query: Array, options: Options, sizes: Sizes) -> None
             f"sinks has shape {shape_of(options.sinks)} but needs ({sizes.num_heads},) (SHAPE-11)"
         )
     if options.kv_lengths is not None:
-        _check_per_entry(xp, query, "kv_lengths", options.kv_lengths, (sizes.batch,), "MASK-12")
+        _check_per_entry(xp, query, "kv_lengths", options.kv_lengths, (sizes.batch,), "DTYPE-7")
     if options.q_offset is not None and not _is_int(options.q_offset):
-        _check_per_entry(xp, query, "q_offset", options.q_offset, ((), sizes.batch), "MASK-8")
+        _check_per_entry(xp, query, "q_offset", options.q_offset, ((), sizes.batch), "DTYPE-7")
     if (
         options.q_offset is None
         and sizes.q_len != sizes.kv_len
@@ -203,7 +203,7 @@ def _check_mask(query: Array, name: str, x: Array | None, sizes: Sizes, rule: st
     if len(shape) not in (2, len(logits)):
         raise ValueError(f"{name} has shape {shape} but needs rank 2 or {len(logits)} (SHAPE-7)")
     if any(n not in (1, full) for n, full in zip(shape, logits[-len(shape) :], strict=True)):
-        raise ValueError(f"{name} has shape {shape} but needs one that broadcasts to {logits} (SHAPE-8)")
+        raise ValueError(f"{name} has shape {shape} but needs one that broadcasts to {logits} (SHAPE-11)")
 
 
 def _check_per_entry(

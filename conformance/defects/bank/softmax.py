@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.ways import after, logits, output, products, weighed
-from conformance.defects.defect import HALF, Change, Defect, at
+from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
 from conformance.defects.reference import Call
 from conformance.vectors.case import Array
@@ -147,7 +147,6 @@ DEFECTS = (
         "Exponentials below exp(-16) of the largest are set to zero.",
         ("ATT-1", "NUM-1"),
         {"raised": lambda c, x, visible, peak: np.where(x - peak < -16, 0, R.raised(c, x, visible, peak))},
-        admitted={"float16": "a weight of exp(-16) is about the smallest number of float16"},
     ),
     Defect(
         "exp-flushed-below-minus-8",
@@ -178,7 +177,6 @@ DEFECTS = (
         "A small number (1e-6) is added to the denominator of your softmax.",
         ("ATT-1", "NUM-1"),
         after("total", lambda c, x: x + c.wide(1e-6)),
-        admitted=at(HALF, "1e-6 is less than a rounding of the weights"),
     ),
     Defect(
         "softmax-plus-one",

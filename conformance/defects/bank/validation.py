@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.checks import without
-from conformance.defects.defect import Change, Defect, at
+from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
 from conformance.defects.reference import Call, Steps
 
@@ -327,7 +327,6 @@ DEFECTS = (
         ("DTYPE-2",),
         _accepting("operands of two dtypes"),
         features=_NEEDS,
-        unobservable=at("float32", "the odd operand of that case is float32"),
     ),
     Defect(
         "softcap-of-zero-is-none",

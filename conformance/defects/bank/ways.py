@@ -109,9 +109,9 @@ def online(
             total = total * (factor if rescales_sum else 1) + block.sum(axis=-1, keepdims=True)
             raised[part] = block
             top = rise
-        top = np.where(np.isneginf(top), c.wide(0), top)
-        if c.sinks is not None:
-            total = total + np.exp(c.widen(c.sinks)[:, None, None] - top)
-        return R.normalise(c, raised, total, visible), R.log(c, total, top, visible)
+        rise = R.peak(c, logits, visible)  # the sink comes last, as one more block
+        factor = np.exp(top - rise)
+        total = R.total(c, np.zeros_like(raised), rise) + total * factor
+        return R.normalise(c, raised * factor, total, visible), R.log(c, total, rise, visible)
 
     return {"softmax": softmax}
