@@ -13,6 +13,7 @@ import nox
 CI = "CI" in os.environ
 STARTED = time.time()
 REPORTS = Path("reports")
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 PROJECT = nox.project.load_toml("pyproject.toml")
 
 # The one release with a small CPU file for Python 3.11; whatever else is installed goes into the same pip command,
@@ -61,7 +62,7 @@ def tests(session: nox.Session) -> None:
     """The project's own tests, with every framework. Extra arguments go to pytest."""
     frameworks = [requirement for requirements, _ in BACKENDS.values() for requirement in requirements]
     session.install(".", *frameworks, *group("test"))
-    session.run("pytest", *(session.posargs or ["-n", "2"]), env={"OMP_NUM_THREADS": "1"})
+    session.run("pytest", *(session.posargs or ["-n", "2"]), env=ONE_THREAD)
 
 
 @nox.session
@@ -85,4 +86,16 @@ def vectors(session: nox.Session) -> None:
     """Regenerates the golden vectors and finds no difference; `nox -s vectors -- write` writes them anew."""
     session.install("-e", ".", *group("oracle"))
     check = [] if "write" in session.posargs else ["--check"]
-    session.run("python", "-m", "conformance.vectors.generate", *check, env={"OMP_NUM_THREADS": "1"})
+    session.run("python", "-m", "conformance.vectors.generate", *check, env=ONE_THREAD)
+
+
+@nox.session
+def defects(session: nox.Session) -> None:
+    """Plants every defect of the bank and prints the kill matrix; `nox -s defects -- write` stores who is caught."""
+    session.install("-e", ".")
+    write = "write" in session.posargs
+    words = [word for word in session.posargs if word != "write"]
+    session.run("python", "-m", "conformance.defects", *words, env=ONE_THREAD)
+    if write:
+        with Path("conformance/defects/kills.json").open("w", encoding="utf-8") as file:
+            session.run("python", "-m", "conformance.defects", "--json", env=ONE_THREAD, stdout=file)

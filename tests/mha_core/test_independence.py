@@ -134,6 +134,7 @@ def plain_options(**change):
     return {**OPTIONS, "return_weights": False, **change}
 
 
+@pytest.mark.covers("IND-6")
 @pytest.mark.parametrize("name", ["numpy", "array-api-strict", "torch"])
 @pytest.mark.parametrize("rows", [1, 2, 3])
 @pytest.mark.parametrize("offset", [0, 2, -3, "each"])
@@ -183,6 +184,7 @@ def jax_arrays(arrays):
     return {n: lib.array(x, "float32" if x.dtype.kind == "f" else None) for n, x in arrays.items()}
 
 
+@pytest.mark.covers("IND-6")
 def test_jit_and_traced_offsets_and_lengths():
     arrays = jax_arrays(ARRAYS)
     import jax
@@ -206,6 +208,7 @@ def test_a_traced_scalar_offset():
         assert_same(jax.jit(attend)(**arrays | {"q_offset": offset}), wanted, "float32")
 
 
+@pytest.mark.covers("IND-6")
 def test_vmap():
     arrays = jax_arrays(ARRAYS)
     import jax
@@ -273,6 +276,7 @@ def torch_arrays(arrays):
     return {n: lib.array(x, "float32" if x.dtype.kind == "f" else None) for n, x in arrays.items()}
 
 
+@pytest.mark.covers("IND-6")
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")
 @pytest.mark.parametrize("operation", ["attention", "layer"])
 def test_torch_compile_in_one_graph(operation):
@@ -285,6 +289,7 @@ def test_torch_compile_in_one_graph(operation):
     assert_same(compiled(**arrays), function(**arrays, **options), "float32")
 
 
+@pytest.mark.covers("IND-6")
 def test_torch_vmap():
     torch = library("torch").module
     arrays = torch_arrays(ARRAYS)
@@ -298,6 +303,7 @@ def test_torch_vmap():
     assert_same(wanted._replace(output=got[0], weights=got[1], lse=got[2]), wanted, "float32")
 
 
+@pytest.mark.covers("IND-6")
 @pytest.mark.parametrize("blocks", [False, True])
 def test_gradient_mode(monkeypatch, blocks):
     torch = library("torch").module
