@@ -212,12 +212,11 @@ def _features(draft: Draft, problem: Problem | None) -> tuple[str, ...]:
     """What a target must claim: each option given, and what the shapes and masks need."""
     given = {**draft.inputs, **draft.options}
     found = {name for name in OPTION_FEATURES if given.get(name) is not None}
+    found |= set(draft.needs)
     if "past_key" in given or "past_value" in given:
         found.add("cache")
     if draft.raises:
         found.add("validation")
-    if draft.strict:
-        found.add("strict_masking")
     if problem is not None:
         found |= _shape_features(draft, problem)
     return tuple(name for name in FEATURES if name in found)

@@ -27,13 +27,13 @@ class Draft:
     only: tuple[str, ...] | None = None  # dtypes, where the values are not exact in all of them
     readable: bool = False  # stored as JSON decimals
     raises: bool = False
-    strict: bool = False  # needs strict_masking
+    needs: tuple[str, ...] = ()  # features that neither options nor shapes tell
     memory: Mapping[str, str] = field(default_factory=dict)
     repeat: int = 1
     dtype_of: Mapping[str, str] = field(default_factory=dict)
 
 
-_FIELDS = ("rows", "only", "readable", "raises", "strict", "memory", "repeat", "dtype_of")
+_FIELDS = ("rows", "only", "readable", "raises", "needs", "memory", "repeat", "dtype_of")
 
 
 def attend(

@@ -60,7 +60,7 @@ def _hidden() -> Iterator[Draft]:
             "MASK-5",
             value=value,
             mask=mask,
-            strict=True,
+            needs=("strict_masking",),
         )
     future = draws.gauss(2, 3, 7, 4)
     future[:, :, 4, 1] = np.nan
@@ -73,7 +73,7 @@ def _hidden() -> Iterator[Draft]:
         q_len=7,
         value=future,
         is_causal=True,
-        strict=True,
+        needs=("strict_masking",),
     )
     empty = np.ones((5, 7), dtype=bool)
     empty[1] = False
@@ -87,7 +87,7 @@ def _hidden() -> Iterator[Draft]:
         "ATT-11",
         value=value,
         mask=empty,
-        strict=True,
+        needs=("strict_masking",),
     )
 
 
@@ -141,6 +141,7 @@ def _visible() -> Iterator[Draft]:
         "NUM-6",
         query=round_to_bits(positive),
         key=below,
+        needs=("empty",),
     )
     yield attend(
         "nonfinite/logits-all-minus-inf-sink",
@@ -210,5 +211,5 @@ def _visible() -> Iterator[Draft]:
         "PROJ-7",
         value=layer_value,
         mask=mask,
-        strict=True,
+        needs=("strict_masking",),
     )
