@@ -76,7 +76,7 @@ def explain(requirement: str, as_json: bool) -> int:
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN.json...")
 def report(runs: tuple[Path, ...]) -> int:
-    r"""Print a table of one or many reports: target by chapter.
+    r"""Print a table of one or many reports: chapter by target.
 
     \b
     Example: mha-conformance report numpy.json torch.json

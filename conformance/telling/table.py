@@ -1,4 +1,4 @@
-"""Tables of results: chapter x dtype of one run, target x chapter of many."""
+"""Tables of results: chapter x dtype of one run, chapter x target of many."""
 
 from collections.abc import Iterable, Sequence
 
@@ -49,12 +49,15 @@ def blame_table(rows: Sequence[Row], requirements: Iterable[Requirement]) -> Tab
 
 
 def matrix_table(reports: Sequence[Report]) -> Table:
-    """Target x chapter of many runs."""
-    columns = chapters(reports)
-    table = Table("target", "status", *columns)
+    """Chapter x target of many runs, and the status of each below."""
+    table = Table("chapter")
     for report in reports:
-        cells = [cell(row for row in report.results if row.chapter == chapter) for chapter in columns]
-        table.add_row(plain(title(report)), Text(report.status, STYLES[report.status]), *cells)
+        table.add_column(plain(title(report)))
+    for chapter in chapters(reports):
+        cells = [cell(row for row in report.results if row.chapter == chapter) for report in reports]
+        table.add_row(plain(chapter), *cells)
+    table.add_section()
+    table.add_row("status", *(Text(report.status, STYLES[report.status]) for report in reports))
     return table
 
 
