@@ -47,6 +47,10 @@ def _integer(x: Any) -> bool:
     return isinstance(x, int | np.integer) and not isinstance(x, bool)
 
 
+def _integer_array(x: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype.kind == "i"
+
+
 def _real(x: Any) -> bool:
     return (
         isinstance(x, float | int | np.floating | np.integer)
@@ -119,7 +123,11 @@ CHECKS = (
     Check(
         "offset kind",
         "SHAPE-10",
-        lambda c: not _array(c.q_offset) and c.q_offset is not None and not _integer(c.q_offset),
+        lambda c: (
+            not (
+                c.q_offset is None or _array(c.q_offset) or _integer(c.q_offset) or _integer_array(c.q_offset)
+            )
+        ),
     ),
     Check(
         "flags",

@@ -9,6 +9,8 @@ from conformance.vectors.case import Array, Bound, Golden
 
 RMS_MANY, RMS_SOME = 100, 8
 """From how many elements on rule 2 has its tight limit, and from how many on it applies at all."""
+RMS_ROWS = 8
+"""The tight limit needs as many rows too: the elements of one row share the errors of its weights."""
 
 NAN, POSITIVE, NEGATIVE = 1, 2, 3
 
@@ -75,7 +77,7 @@ def measure(output: str, golden: Golden, bound: Bound, policy: str, array: Array
         rms=root_mean_square(error[scored], bound.rms[scored])
         if golden.rms_applies and count >= RMS_SOME
         else None,
-        rms_limit=rms_limit(count, policy),
+        rms_limit=rms_limit(count, rows_of(output, scored), policy),
         rms_count=count,
     )
 
@@ -122,7 +124,12 @@ def root_mean_square(error: Array, rms: Array) -> float:
         return float(np.sqrt(np.mean(np.square(error / rms.astype(np.float64)))))
 
 
-def rms_limit(count: int, policy: str) -> float:
-    """Rule 2's limit for a number of elements."""
+def rows_of(output: str, scored: Array) -> int:
+    """How many rows rule 2 scores: each element of the lse is one, the others have rows of elements."""
+    return int(scored.sum()) if output == "lse" else int(scored.any(axis=-1).sum())
+
+
+def rms_limit(count: int, rows: int, policy: str) -> float:
+    """Rule 2's limit for a number of elements in a number of rows."""
     many, some = (2.0, 3.0) if policy in REDUCED_POLICIES else (1.25, 2.0)
-    return many if count >= RMS_MANY else some
+    return many if count >= RMS_MANY and rows >= RMS_ROWS else some

@@ -110,7 +110,7 @@ def _head(
         seen = [j for j in range(m) if np.isfinite(approximation.logits[b, h, i, j])]
         if not seen or not np.isfinite(approximation.lse[b, h, i]):
             continue
-        exponents, top = _exponents(problem, raw, factor, b, h, i, seen, approximation.logits[b, h, i])
+        exponents, top = _exponents(problem, raw, factor, b, h, i, seen, approximation)
         total = flint.arb(0)
         for j, exponent in zip(seen, exponents, strict=True):
             exponentials[i][j] = exponent.exp()
@@ -139,10 +139,10 @@ def _scale(problem: Problem) -> Any:
 
 
 def _exponents(
-    problem: Problem, raw: Exact, factor: Any, b: int, h: int, i: int, seen: list[int], shown: Array
+    problem: Problem, raw: Exact, factor: Any, b: int, h: int, i: int, seen: list[int], a: Approximation
 ) -> tuple[list[Any], Any]:
     """Logits less the largest one, exactly zero between equal ones; and the largest logit."""
-    top = max(seen, key=lambda j: float(shown[j]))
+    top = max(seen, key=lambda j: float(a.logits[b, h, i, j]))
     bias = problem.bias[b, h, i]
     if problem.softcap is None:
         exponents = [
@@ -152,15 +152,18 @@ def _exponents(
         return exponents, factor * raw.ball(i, top) + flint.arb(float(bias[top]))
     cap = flint.arb(problem.softcap)
     cached: dict[int, Any] = {}
+    infinite = {j: np.sign(a.raw[b, h, i, j]) for j in seen if np.isinf(a.raw[b, h, i, j])}
 
     def capped(j: int) -> Any:
+        if j in infinite:  # the limit of tanh
+            return cap * int(infinite[j]) * (1 if problem.multiplier > 0 else -1)
         number = raw.integer(i, j)
         if number not in cached:
             cached[number] = cap * (factor * raw.ball(i, j) / cap).tanh()
         return cached[number]
 
     exponents = [
-        (flint.arb(0) if raw.integer(i, j) == raw.integer(i, top) else capped(j) - capped(top))
+        (flint.arb(0) if capped(j) is capped(top) else capped(j) - capped(top))
         + (flint.arb(float(bias[j])) - flint.arb(float(bias[top])))
         for j in seen
     ]

@@ -33,6 +33,11 @@ class Policy:
         return self.storage if self.eager else 0.0
 
     @property
+    def drift(self) -> float:
+        """Mean relative error of one operand: truncation moves all of them the same way, rounding none."""
+        return self.operand / 2 if self.name == "tf32t" else 0.0
+
+    @property
     def second_order(self) -> float:
         """What products of two roundings may add to a bound that is of first order."""
         return 1 + 4 * self.storage + self.operand

@@ -66,6 +66,7 @@ def _projection(x: Array, w: Array, bias: Array, has_bias: bool, policy: Policy)
     variance = (
         sum_variance(policy.accumulation, width, squares, product)
         + rounded * policy.operand**2 / 3 * squares
+        + (rounded * policy.drift * product) ** 2
         + policy.storage**2 / 3 * (product**2 * has_bias + result**2)
         + policy.underflow**2
     )

@@ -39,6 +39,7 @@ def outputs_of(problem: Problem, a: Approximation, policy: Policy, b: int, heads
         sum((head.variance for head in heads), np.zeros_like(output))
         + sum_variance(u_a, terms, squares, product)
         + operands * policy.operand**2 / 3 * squares
+        + (operands * policy.drift * product) ** 2
         + u_s**2 / 3 * (product**2 * has_bias + output**2)
     )
     return [(worst * policy.second_order + floor, np.sqrt(variance) + floor)]

@@ -13,6 +13,9 @@ from conformance.vectors.generate.sums import Ties, sum_variance, ties
 LARGEST_EXPONENT = 700.0
 """Beyond it the convex hull alone bounds the error, and exp overflows."""
 
+SATURATED = 40.0
+"""tanh of it is 1 in float64."""
+
 
 @dataclass(frozen=True)
 class Softmax:
@@ -27,6 +30,7 @@ class Softmax:
     sink_exponent: Array  # [rows, 1]
     sink_variance: Array  # [rows, 1]
     slope: Array  # derivative of the logit by the scaled product: 1 - tanh^2, or 1
+    drift: Array  # mean error of the logits where operands are truncated
     key: Array  # [kv_len, d_k]
     query_variance: Array  # [rows, d_k], errors that all keys of a row share
     scale: float
@@ -62,13 +66,15 @@ def softmax_of(
     q, k = query.value, key.value
     abs_q, abs_k = np.abs(q), np.abs(k)
     scaled = problem.multiplier * (q @ k.T)
+    if problem.softcap is not None:  # where a product is infinite the logit is the cap
+        side = np.sign(a.raw[b, h]) * np.sign(problem.multiplier)
+        scaled = np.where(np.isinf(a.raw[b, h]), SATURATED * problem.softcap * side, scaled)
     size = c * abs_q @ abs_k.T
     squares = c**2 * q**2 @ (k**2).T
-    rounded = key.rounded * policy.operand
     worst = (
         c * (abs_q @ key.worst.T + query.worst @ abs_k.T + query.worst @ key.worst.T)
-        # a query scaled first is no longer exact, so that it is rounded under a reduced policy in any case
-        + ((d_k + 5) * u_a + policy.operand + rounded + u_l) * size
+        # query and key may both be scaled first, by the root of the scale, and are then stored and rounded
+        + ((d_k + 5) * u_a + 2 * policy.operand + 2 * u_l) * size
         + u_l * np.abs(scaled)
         + c * d_k * policy.accumulation_underflow
         + 2 * max(1.0, c) * policy.underflow * policy.eager
@@ -76,7 +82,7 @@ def softmax_of(
     variance = (
         c**2 * q**2 @ key.variance.T
         + sum_variance(u_a, d_k, squares, scaled)
-        + rounded**2 / 3 * squares
+        + (policy.operand**2 + u_l**2) / 3 * squares
         + 2 * u_l**2 / 3 * scaled**2
     )
     logits, slope = scaled, np.ones_like(scaled)
@@ -117,6 +123,7 @@ def softmax_of(
         sink_exponent=sink_exponent,
         sink_variance=sink_variance,
         slope=slope,
+        drift=np.where(visible, 2 * policy.drift * slope * scaled, 0.0),
         key=k,
         query_variance=query.variance + (u_l**2 + policy.operand**2) / 3 * q**2,
         scale=c,
@@ -124,3 +131,14 @@ def softmax_of(
         lse=lse,
         ties=ties(scaled, finite(problem.bias[b, h]), visible),
     )
+
+
+def stored_lse(softmax: Softmax, policy: Policy) -> Array:
+    """What storing the maximum and the logarithm of the sum costs the lse. [rows, 1]."""
+    u_a = policy.accumulation
+    return 2 * u_a * np.abs(softmax.lse - softmax.top) + u_a * (np.abs(softmax.top) + np.abs(softmax.lse))
+
+
+def recomputed(softmax: Softmax, policy: Policy) -> Array:
+    """What it costs a weight to be recomputed as exp(logit - lse), as partial results are merged. [rows, 1]."""
+    return stored_lse(softmax, policy) + 2 * policy.accumulation * np.abs(softmax.lse)

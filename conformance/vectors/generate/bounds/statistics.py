@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from conformance.vectors.generate.bounds.softmax import LARGEST_EXPONENT, Softmax
+from conformance.vectors.generate.bounds.softmax import LARGEST_EXPONENT, Softmax, recomputed, stored_lse
 from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array, Limits
 from conformance.vectors.generate.sums import sum_variance
@@ -26,12 +26,6 @@ def _shared_variance(softmax: Softmax) -> Array:
     return spread + softmax.sink_weight**2 * softmax.sink_variance
 
 
-def _stored_lse(softmax: Softmax, policy: Policy) -> Array:
-    """What storing the maximum and the logarithm of the sum costs the lse. [rows, 1]."""
-    u_a = policy.accumulation
-    return 2 * u_a * np.abs(softmax.lse - softmax.top) + u_a * (np.abs(softmax.top) + np.abs(softmax.lse))
-
-
 def weights_limits(softmax: Softmax, policy: Policy) -> Limits:
     """W and s of the weights; exactly zero where masked."""
     p, growth = softmax.weights, softmax.growth
@@ -39,8 +33,8 @@ def weights_limits(softmax: Softmax, policy: Policy) -> Limits:
     others = moved.sum(axis=-1, keepdims=True) - moved + softmax.sink_weight * softmax.sink_growth
     error = np.minimum(p * ((1 - p) * growth + others) / softmax.denominator, np.maximum(p, 1 - p))
     error = np.where(softmax.visible, error, 0.0)
-    stored = _stored_lse(softmax, policy)
-    rho = _normaliser(softmax, policy) + stored + 2 * policy.accumulation * np.abs(softmax.lse)
+    kept = recomputed(softmax, policy)
+    rho = _normaliser(softmax, policy) + kept
     floor = softmax.visible * (1 + policy.eager) * policy.underflow
     worst = (error + (rho + policy.storage) * (p + error)) * policy.second_order + floor
     shared = _shared_variance(softmax)
@@ -48,9 +42,8 @@ def weights_limits(softmax: Softmax, policy: Policy) -> Limits:
     keys = softmax.scale * softmax.slope[:, :, None] * softmax.key[None]  # [rows, kv_len, d_k]
     centred = keys - np.einsum("nm,nmd->nd", p, keys)[:, None]
     variance = np.maximum(variance, 0.0) + p**2 * np.einsum("nmd,nd->nm", centred**2, softmax.query_variance)
-    variance = variance + p**2 * (
-        _normaliser_variance(softmax, policy) + policy.storage**2 / 3 + stored**2 / 3
-    )
+    variance = variance + p**2 * (_normaliser_variance(softmax, policy) + policy.storage**2 / 3 + kept**2 / 3)
+    variance = variance + p**2 * (softmax.drift - (p * softmax.drift).sum(axis=-1, keepdims=True)) ** 2
     return worst, np.sqrt(variance) + floor
 
 
@@ -60,7 +53,7 @@ def lse_limits(softmax: Softmax, policy: Policy) -> Limits:
     above = (p * softmax.growth).sum(axis=-1, keepdims=True) + softmax.sink_weight * softmax.sink_growth
     least = np.maximum(softmax.denominator, np.exp(-LARGEST_EXPONENT))
     error = np.maximum(np.log1p(above), -np.log(np.minimum(least, 1.0)))
-    stored = _stored_lse(softmax, policy)
+    stored = stored_lse(softmax, policy)
     worst = error + _normaliser(softmax, policy) + stored + policy.storage * np.abs(softmax.lse)
     keys = softmax.scale * softmax.slope[:, :, None] * softmax.key[None]
     mean = np.einsum("nm,nmd->nd", p, keys)
@@ -68,5 +61,6 @@ def lse_limits(softmax: Softmax, policy: Policy) -> Limits:
     variance = variance + (mean**2 * softmax.query_variance).sum(axis=-1, keepdims=True)
     variance = variance + _normaliser_variance(softmax, policy)
     variance = variance + stored**2 / 3 + policy.storage**2 / 3 * softmax.lse**2
+    variance = variance + (p * softmax.drift).sum(axis=-1, keepdims=True) ** 2
     floor = policy.underflow
     return (worst * policy.second_order + floor)[:, 0], (np.sqrt(variance) + floor)[:, 0]

@@ -13,6 +13,7 @@ from conformance.vectors.generate.cases import (
     nonfinite,
     numerics,
     pairs,
+    paths,
     projection,
     sizes,
     validation,
@@ -32,6 +33,7 @@ _CHAPTERS = (
     sizes,
     independence,
     pairs,
+    paths,
     validation,
 )
 

@@ -152,6 +152,41 @@ def _visible() -> Iterator[Draft]:
         key=below,
         sinks=np.array([0.5, -1.0, 2.0]),
     )
+    infinite = draws.gauss(2, 3, 7, 4)
+    infinite[:, :, 3, 1], infinite[0, :, 5, 1] = np.inf, -np.inf
+    yield attend(
+        "nonfinite/softcap-of-inf",
+        "A softcap turns an infinite logit into plus or minus c, which is a number.",
+        "ATT-5",
+        "ATT-10",
+        query=np.where(draws.gauss(2, 3, 5, 4) < 0, -1.5, 0.75),
+        key=infinite,
+        softcap=2.0,
+    )
+    hidden_query = draws.gauss(2, 3, 5, 4)
+    hidden_query[:, :, 2, 1] = np.nan
+    rows = np.ones((5, 7), dtype=bool)
+    rows[2] = False
+    yield attend(
+        "nonfinite/query-nan-in-empty-row",
+        "A NaN query that may attend nothing yields zeros like any other.",
+        "MASK-3",
+        "MASK-4",
+        query=hidden_query,
+        mask=rows,
+    )
+    outside = draws.gauss(2, 3, 7, 4)
+    outside[:, :, 6, :] = np.nan
+    yield attend(
+        "nonfinite/key-nan-behind-window",
+        "A NaN key outside the window of the first queries does not reach them.",
+        "MASK-4",
+        "MASK-10",
+        "ATT-10",
+        q_len=7,
+        key=outside,
+        window=(2, 1),
+    )
     bias = draws.gauss(2, 3, 5, 7)
     bias[0, 0, 1, 2], bias[1, 2, 4, 6] = np.nan, np.inf
     yield attend(
