@@ -65,8 +65,8 @@ def off(
 
 def noisy(relative: float, size: int) -> Array:
     """Errors of one size and alternating sign: no element is out, their RMS may be."""
-    exact = np.ones((1, 1, size))
-    return (exact + relative * 1e-3 * np.where(np.arange(size) % 2, 1, -1)).astype(np.float32)
+    exact = np.ones((1, size, 1))
+    return (exact + relative * 1e-3 * np.where(np.arange(size) % 2, 1, -1)[:, None]).astype(np.float32)
 
 
 ROWS = golden(EXACT[:, [0, 2]], shape=(1, 3, 4), rows=(0, 2))
@@ -157,41 +157,45 @@ TABLE: dict[str, tuple[Case, str, str, Mapping[str, Array], str]] = {
     "fused bound holds under fused": (case(), "float32", "fused", {"output": off(0.9e-3)}, "fail"),
     "tf32 concerns float32 alone": (case(), "float16", "tf32", {"output": off(0, dtype="float16")}, "pass"),
     "RMS of many": (
-        case(expected={"output": golden(np.ones((1, 1, 100)), worst=1.0, rms_applies=True)}),
+        case(expected={"output": golden(np.ones((1, 100, 1)), worst=1.0, rms_applies=True)}),
         "float32", "eager", {"output": noisy(1.3, 100)}, "fail",
     ),
-    "RMS of many met": (
+    "RMS of many in few rows": (
         case(expected={"output": golden(np.ones((1, 1, 100)), worst=1.0, rms_applies=True)}),
+        "float32", "eager", {"output": noisy(1.3, 100).reshape(1, 1, 100)}, "pass",
+    ),
+    "RMS of many met": (
+        case(expected={"output": golden(np.ones((1, 100, 1)), worst=1.0, rms_applies=True)}),
         "float32", "eager", {"output": noisy(1.2, 100)}, "pass",
     ),
     "RMS of some": (
-        case(expected={"output": golden(np.ones((1, 1, 99)), worst=1.0, rms_applies=True)}),
+        case(expected={"output": golden(np.ones((1, 99, 1)), worst=1.0, rms_applies=True)}),
         "float32", "eager", {"output": noisy(1.9, 99)}, "pass",
     ),
     "RMS of some broken": (
-        case(expected={"output": golden(np.ones((1, 1, 99)), worst=1.0, rms_applies=True)}),
+        case(expected={"output": golden(np.ones((1, 99, 1)), worst=1.0, rms_applies=True)}),
         "float32", "eager", {"output": noisy(2.1, 99)}, "fail",
     ),
     "RMS of few": (
-        case(expected={"output": golden(np.ones((1, 1, 7)), worst=1.0, rms_applies=True)}),
+        case(expected={"output": golden(np.ones((1, 7, 1)), worst=1.0, rms_applies=True)}),
         "float32", "eager", {"output": noisy(4.0, 7)}, "pass",
     ),
     "RMS not to be asked": (
-        case(expected={"output": golden(np.ones((1, 1, 100)), worst=1.0)}),
+        case(expected={"output": golden(np.ones((1, 100, 1)), worst=1.0)}),
         "float32", "eager", {"output": noisy(4.0, 100)}, "pass",
     ),
     "RMS counts scored elements": (
         case(
             expected={
                 "output": golden(
-                    np.ones((1, 1, 200)), worst=1.0, rms=np.where(np.arange(200) < 50, 1e-3, 0), rms_applies=True
+                    np.ones((1, 200, 1)), worst=1.0, rms=np.where(np.arange(200) < 50, 1e-3, 0)[:, None], rms_applies=True
                 )
             }
         ),
         "float32", "eager", {"output": noisy(1.9, 200)}, "pass",
     ),
     "RMS of a reduced policy": (
-        case(expected={"output": golden(np.ones((1, 1, 100)), worst=1.0, rms_applies=True)}),
+        case(expected={"output": golden(np.ones((1, 100, 1)), worst=1.0, rms_applies=True)}),
         "float32", "tf32", {"output": noisy(1.9, 100)}, "pass",
     ),
     "did not raise": (case(raises=True, expected={}), "float32", "eager", {"output": off(0)}, "fail"),
@@ -222,8 +226,9 @@ BROKEN: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "W of 0 means anything": (
         measuring, "allowed", lambda bound: np.where(bound.worst == 0, INF, np.minimum(bound.worst, 6 * bound.rms)),
     ),
-    "one RMS limit, tight": (measuring, "rms_limit", lambda count, policy: 1.25),
-    "one RMS limit, loose": (measuring, "rms_limit", lambda count, policy: 2.0),
+    "one RMS limit, tight": (measuring, "rms_limit", lambda count, rows, policy: 1.25),
+    "rows are not counted": (measuring, "rows_of", lambda output, scored: int(scored.sum())),
+    "one RMS limit, loose": (measuring, "rms_limit", lambda count, rows, policy: 2.0),
     "the first rows are taken": (
         measuring, "held_rows",
         lambda output, golden, array: array if golden.rows is None else array[..., : len(golden.rows), :],

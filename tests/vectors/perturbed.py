@@ -29,6 +29,13 @@ class Errors:
                 x = x * (1 + unit * self.take(x.shape[1:]))
         return x
 
+    def operand(self, x, policy):
+        """x as an operand of a matrix product: rounded either way, or, under tf32t, cut off."""
+        if not policy.operand:
+            return x
+        number = self.take(x.shape[1:])
+        return x * (1 + policy.operand * ((number - 1) / 2 if policy.name == "tf32t" else number))
+
     def total(self, terms, unit, visible=None):
         """The sum of terms over their last axis."""
         if self.sequential:
@@ -44,7 +51,7 @@ class Errors:
 def attention(problem, policy, errors, path):
     """Output, weights and lse of a problem of one batch entry; each [draws, ...].
 
-    `path` is where the scale is applied: to the "query" or to the "product".
+    `path` is where the scale is applied: to the "query", to the "product", or its root to "both" operands.
     """
     draws = len(errors.numbers)
     heads = [_head(problem, policy, errors, path, h, draws) for h in range(problem.num_heads)]
@@ -73,7 +80,7 @@ def _projected(problem, policy, errors, name, h, draws):
 
 
 def _head(problem, policy, errors, path, h, draws):
-    u_a, u_l, u_o = policy.accumulation, policy.stored_logits, policy.operand
+    u_a, u_l = policy.accumulation, policy.stored_logits
     g = h // problem.group
     query = _projected(problem, policy, errors, "query", h, draws)
     key = _projected(problem, policy, errors, "key", g, draws)
@@ -84,6 +91,11 @@ def _head(problem, policy, errors, path, h, draws):
         query = errors.rounded(query * c, u_a, u_a, u_l)
         x = _products(problem, policy, errors, query, key)
         x = errors.rounded(x, u_l)
+    elif path == "both":
+        root = np.sqrt(abs(c))
+        query = errors.rounded(query * np.sign(c) * root, u_a, u_a, u_l)
+        key = errors.rounded(key * root, u_a, u_a, u_l)
+        x = errors.rounded(_products(problem, policy, errors, query, key, scaled=True), u_l)
     else:
         x = _products(problem, policy, errors, query, key)
         x = errors.rounded(errors.rounded(x, u_l) * c, u_a, u_a, u_l)
@@ -108,9 +120,9 @@ def _head(problem, policy, errors, path, h, draws):
     lse = errors.rounded(top[..., 0] + errors.rounded(np.log(total), 2 * u_a), u_a, policy.storage)
     inverse = errors.rounded(1 / errors.rounded(total, u_l), 2 * u_a, u_l)
     weights = errors.rounded(powers * inverse[..., None], u_a, policy.storage)
-    operand = errors.rounded(weights, u_o)
+    operand = errors.operand(weights, policy)
     if _reduces(problem, policy, value):
-        value = errors.rounded(value, u_o)
+        value = errors.operand(value, policy)
     z = errors.total(operand[:, :, None, :] * np.swapaxes(value, 1, 2)[:, None], u_a, visible[:, None, :])
     return {"weights": weights, "lse": np.where(some, lse, -np.inf), "z": z}
 
@@ -120,19 +132,16 @@ def _reduces(problem, policy, operand):
     return problem.layer or bool((np.frexp(operand)[0] * 2**policy.operand_bits % 1).any())
 
 
-def _products(problem, policy, errors, query, key):
-    u_a, u_o = policy.accumulation, policy.operand
-    query = errors.rounded(query, u_o)
-    if _reduces(problem, policy, key):
-        key = errors.rounded(key, u_o)
-    return errors.total(query[:, :, None, :] * key[:, None], u_a)
+def _products(problem, policy, errors, query, key, scaled=False):
+    query = errors.operand(query, policy)
+    if scaled or _reduces(problem, policy, key):
+        key = errors.operand(key, policy)
+    return errors.total(query[:, :, None, :] * key[:, None], policy.accumulation)
 
 
 def _merged(problem, policy, errors, z):
-    z = errors.rounded(errors.rounded(z, policy.storage), policy.operand)
-    w = errors.rounded(
-        np.broadcast_to(problem.inputs["w_o"], (len(z), *problem.inputs["w_o"].shape)), policy.operand
-    )
+    z = errors.operand(errors.rounded(z, policy.storage), policy)
+    w = errors.operand(np.broadcast_to(problem.inputs["w_o"], (len(z), *problem.inputs["w_o"].shape)), policy)
     terms = z[..., None, :] * np.swapaxes(w, 2, 3)[:, :, None]  # [draws, H, rows, d_out, d_v]
     terms = np.moveaxis(terms, 1, -2).reshape(len(z), z.shape[2], w.shape[-1], -1)
     output = errors.total(terms, policy.accumulation)

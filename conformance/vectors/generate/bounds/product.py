@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.vectors.generate.bounds.operand import Operand
-from conformance.vectors.generate.bounds.softmax import Softmax, recomputed
+from conformance.vectors.generate.bounds.softmax import Softmax
 from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array, Problem
 from conformance.vectors.generate.sums import sum_variance
@@ -35,10 +35,9 @@ def head_of(problem: Problem, policy: Policy, h: int, softmax: Softmax, value: O
     n = softmax.count
     operands = 1 + value.rounded if policy.operand else 0
     absolute = p @ np.abs(v)
-    kept = recomputed(softmax, policy)
     worst = (
         _logit_error(softmax, u, average)
-        + (n * u_a + 2 * u_l + 4 * u_a + kept) * np.abs(average)
+        + (n * u_a + 2 * u_l + 4 * u_a) * np.abs(average)
         + u_s * (p @ np.abs(u))
         + (p @ value.worst) @ abs_w
         + (1.25 * n * u_a + operands * policy.operand) * (absolute @ abs_w)
@@ -50,8 +49,7 @@ def head_of(problem: Problem, policy: Policy, h: int, softmax: Softmax, value: O
     products = p**2 @ v**2
     variance: Array = (
         moved
-        + (common + (2 * u_a) ** 2 + 2 * u_l**2 / 3 + kept**2 / 3 + (operands * policy.drift) ** 2)
-        * average**2
+        + (common + (2 * u_a) ** 2 + 2 * u_l**2 / 3 + (operands * policy.drift) ** 2) * average**2
         + u_s**2 / 3 * softmax.ties.spread(p[:, :, None] * u[None])
         + (p**2 @ value.variance) @ square_w
         + (

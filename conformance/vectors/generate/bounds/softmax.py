@@ -140,5 +140,5 @@ def stored_lse(softmax: Softmax, policy: Policy) -> Array:
 
 
 def recomputed(softmax: Softmax, policy: Policy) -> Array:
-    """What it costs a weight to be recomputed as exp(logit - lse), as partial results are merged. [rows, 1]."""
+    """What it costs a returned weight to be recomputed as exp(logit - lse). [rows, 1]."""
     return stored_lse(softmax, policy) + 2 * policy.accumulation * np.abs(softmax.lse)
