@@ -4,7 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from conformance.running.words import shorten
 from conformance.vectors.case import Array, Case
+
+MOST_ENTRIES = 32
+"""How many outputs, notes or entries of the environment a target may have."""
 
 AnswerKind = Literal["outputs", "unsupported", "error", "wrong", "crash", "timeout"]
 
@@ -32,6 +36,10 @@ class Answer:
     outputs: Mapping[str, Array] = field(default_factory=dict)
     seconds: float = 0.0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", shorten(self.message, 1000))
+        object.__setattr__(self, "outputs", {shorten(n, 60): array for n, array in self.outputs.items()})
+
 
 @dataclass(frozen=True)
 class Hello:
@@ -46,3 +54,11 @@ class Hello:
     isolate: tuple[str, ...] = ()  # dtypes that need a process of their own
     assumed: tuple[str, ...] = ()  # features that it claims only because it says nothing of them
     environment: Mapping[str, str] = field(default_factory=dict)  # library -> version
+    notes: tuple[str, ...] = ()  # what its user should know of how it was understood
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", shorten(self.name))
+        object.__setattr__(self, "version", None if self.version is None else shorten(self.version))
+        told = list(self.environment.items())[:MOST_ENTRIES]
+        object.__setattr__(self, "environment", {shorten(name): shorten(text) for name, text in told})
+        object.__setattr__(self, "notes", tuple(shorten(note) for note in self.notes[:MOST_ENTRIES]))

@@ -15,7 +15,11 @@ import numpy as np
 from conformance.dtypes import NUMPY_DTYPES, dtype_name
 from conformance.errors import UsageError
 from conformance.running.nearest import nearest
+from conformance.running.words import first_line, shorten
 from conformance.vectors.case import Array
+
+MOST_BYTES = 2**28
+"""How much a call may return: far more than any case expects, and less than fills a machine."""
 
 LIBRARIES = {"numpy": "numpy", "torch": "torch", "jax": "jax", "array-api-strict": "array_api_strict"}
 """Import name of each known array type; any other array type is an import name itself."""
@@ -137,20 +141,35 @@ def take(returned: Any) -> Array:
         UnreadableError: it is no array.
     """
     if isinstance(returned, np.ndarray):
-        array = returned
+        array = np.asarray(returned)  # not a subclass: comparisons of masked arrays, say, are masked too
     elif type(returned).__module__.partition(".")[0] == "torch":
         array = _from_torch(returned)
     else:
         array = _read(returned)
     if array.dtype.kind in "OUSMm":
         raise UnreadableError(f"is {describe(returned)}, which NumPy cannot read as numbers")
+    check_size(array.nbytes, array.shape, array.dtype)
     return array
+
+
+def check_size(size: int, shape: Any, dtype: Any) -> None:
+    """Refuses what no case expects, before it is copied.
+
+    Raises:
+        UnreadableError: it has too many bytes.
+    """
+    if size > MOST_BYTES:
+        raise UnreadableError(
+            f"has shape {shorten(str(tuple(shape)), 100)} and dtype {dtype}, {size / 2**20:.0f} MiB; "
+            f"no case expects more than {MOST_BYTES // 2**20} MiB"
+        )
 
 
 def _from_torch(tensor: Any) -> Array:
     module: Any = importlib.import_module("torch")
     if not isinstance(tensor, module.Tensor):
         raise UnreadableError(f"is {describe(tensor)}, no tensor")
+    check_size(tensor.numel() * tensor.element_size(), tensor.shape, str(tensor.dtype).removeprefix("torch."))
     tensor = tensor.detach().cpu()
     if tensor.dtype == module.bfloat16:
         return np.asarray(tensor.contiguous().view(module.int16).numpy()).view(NUMPY_DTYPES["bfloat16"])
@@ -172,11 +191,5 @@ def describe(thing: Any) -> str:
     """An object in a few words: its dtype for an array, its type else."""
     if isinstance(thing, np.ndarray) and thing.dtype.kind != "O":
         return f"an array of {dtype_name(thing.dtype)}"
-    name = type(thing).__name__
+    name = shorten(type(thing).__name__, 100) or "thing"
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
-
-
-def first_line(error: BaseException) -> str:
-    """Type and text of an exception on one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

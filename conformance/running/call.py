@@ -3,18 +3,27 @@
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from conformance.dtypes import dtype_name
 from conformance.names import MHA, MHA_VJP, OPTIONS, OUTPUTS
 from conformance.running.answer import Answer
-from conformance.running.arrays import UnreadableError, describe, first_line, lay_out
+from conformance.running.arrays import UnreadableError, check_size, describe, lay_out
 from conformance.running.claims import ARRAYS, GRADIENT
 from conformance.running.target import Target
+from conformance.running.words import first_line, said, shorten
 from conformance.vectors.case import Array
 
 HEADED = ("query", "key", "value", "past_key", "past_value", "output", "present_key", "present_value")
 """Arrays of an attention that have a heads and a length axis, which layout `blhd` swaps."""
+MISFITS = (
+    "could not be broadcast",
+    "mismatch in its core dimension",
+    "must match the size of tensor",
+    "Incompatible shapes",
+)
+"""What libraries say of shapes that do not go together."""
 PROJECTED = ("past_key", "past_value", "present_key", "present_value")
 """The same of a layer: its other operands have no heads axis."""
 
@@ -54,15 +63,25 @@ def call(
         with _quiet():
             for _ in range(repeat):
                 returned = how.function(*positions, **named)
-            outputs = _read(target, operation, returned, options)
     except NotImplementedError as error:
-        return Answer("unsupported", " ".join(str(error).split()) or "raises NotImplementedError")
+        return Answer("unsupported", said(error) or "raises NotImplementedError")
+    except KeyboardInterrupt:
+        raise  # of the user, not of the target
+    except BaseException as error:
+        if raised is not None:
+            with suppress(Exception):  # nowhere to tell it
+                raised(error)
+        return Answer("error", _raised(error, _hint(target, error)))
+    # What was returned is read outside of the call: what cannot be read has not been refused.
+    try:
+        with _quiet():
+            outputs = _read(target, operation, returned, options, inputs)
     except UnreadableError as error:
         return Answer("wrong", str(error))
-    except (Exception, SystemExit) as error:
-        if raised is not None:
-            raised(error)
-        return Answer("error", _raised(error))
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return Answer("wrong", f"returned {describe(returned)} that cannot be read: {first_line(error)}")
     written = [name for name in arrays if _contents(target, arrays[name], given[name]) != before[name]]
     if written:
         return Answer("wrong", f"{', '.join(written)} was written to during the call (IND-5)")
@@ -73,10 +92,10 @@ def _refusal(target: Target, operation: str, names: tuple[str, ...]) -> str:
     """Why a call is not made: an option that no signature takes would only raise a TypeError."""
     if operation not in target.calls:
         return f"has no {operation}"
-    taken = target.calls[operation].options
-    if target.declared or taken is None:
+    how = target.calls[operation]
+    if target.declared or how.any_option:
         return ""
-    missing = [name for name in names if name in OPTIONS and name not in taken]
+    missing = [name for name in names if name in OPTIONS and name not in how.options]
     return f"{operation} does not take {', '.join(missing)}" if missing else ""
 
 
@@ -100,13 +119,26 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _read(target: Target, operation: str, returned: Any, options: Mapping[str, Any]) -> dict[str, Array]:
-    outputs = {}
+def _read(
+    target: Target, operation: str, returned: Any, options: Mapping[str, Any], inputs: Mapping[str, Array]
+) -> dict[str, Array]:
+    wanted = inputs["query"].dtype if "query" in inputs else None
+    outputs, total = {}, 0
     for name, value in _named(returned, options).items():
         try:
             array = target.take(value)
+            total += array.nbytes
+            check_size(total, array.shape, array.dtype)
         except UnreadableError as error:
             raise UnreadableError(f"{name} {error}") from error
+        except Exception as error:
+            raise UnreadableError(
+                f"{name} is {describe(value)} that cannot be read: {first_line(error)}"
+            ) from error
+        if isinstance(value, list) and array.dtype != wanted:
+            raise UnreadableError(
+                f"{name}: returned a list, wanted an array; NumPy reads it as {dtype_name(array.dtype)}"
+            )
         outputs[name] = _swapped(target, operation, name, array)
     return outputs
 
@@ -121,7 +153,7 @@ def _named(returned: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         outputs = _of_tuple(returned, options)
     else:
         outputs = {"output": returned}
-    return {str(name): value for name, value in outputs.items() if value is not None}
+    return {shorten(str(name), 60): value for name, value in outputs.items() if value is not None}
 
 
 def _of_tuple(returned: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,14 +179,27 @@ def _contents(target: Target, array: Array, given: Any) -> tuple[bytes, bytes]:
         return array.tobytes(), b""
 
 
-def _raised(error: BaseException) -> str:
-    """Type, text and place of an exception."""
+def _raised(error: BaseException, hint: str) -> str:
+    """Type, text and place of an exception, and what may be the matter."""
+    return f"{first_line(error)}{_place(error)}{hint}"
+
+
+def _place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
+    if len(frames) < 2:  # the first frame is the call itself
+        return ""
     last = frames[-1]
-    own = len(frames) > 1  # the first frame is the call itself
-    place = (
-        f" ({last.filename.replace(chr(92), '/').rpartition('/')[2]}:{last.lineno} in {last.name})"
-        if own
-        else ""
-    )
-    return f"{first_line(error)}{place}"
+    file = (last.filename or "").replace(chr(92), "/").rpartition("/")[2]
+    return f" ({shorten(f'{file}:{last.lineno} in {last.name}', 120)})"
+
+
+def _hint(target: Target, error: BaseException) -> str:
+    """What a new user is likely to have overlooked."""
+    said = first_line(error)
+    if target.array_type == "numpy" and "Tensor" in said:
+        return '; it got NumPy arrays: for tensors say array_type = "torch"'
+    if target.array_type == "numpy" and "numpy.ndarray" in said and "is not a valid JAX type" in said:
+        return '; it got NumPy arrays: for arrays of JAX say array_type = "jax"'
+    if target.layout == "bhld" and any(words in said for words in MISFITS):
+        return '; arrays have heads before length (bhld): say layout = "blhd" if yours have them after it'
+    return ""

@@ -1,15 +1,18 @@
 """What the signature of an operation says: how it is called, and which options it takes."""
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from conformance.errors import UsageError
-from conformance.names import DEFAULT_FEATURES, OPTIONS, SDPA, SDPA_VJP, WEIGHTS
+from conformance.names import BIASES, DEFAULT_FEATURES, OPTIONS, SDPA, SDPA_VJP, WEIGHTS
+from conformance.running.nearest import nearest_of
 
 ARRAYS = ("query", "key", "value")
 GRADIENT = "grad_output"
+DECLARE = "name the options that it knows, or declare features"
+"""How a note ends that concerns only those who declare nothing."""
 
 Parameter = inspect.Parameter
 
@@ -20,12 +23,14 @@ class Call:
 
     function: Callable[..., Any]
     by_keyword: bool  # else the arrays go by position
-    options: frozenset[str] | None  # those that it takes; None = any
+    options: frozenset[str]  # those that it takes by name
+    any_option: bool = False  # it takes others as well, of which it may know nothing
+    notes: tuple[str, ...] = ()  # what of its signature claims nothing
 
     @property
     def features(self) -> set[str]:
-        """The features that the options claim."""
-        taken = set(OPTIONS) if self.options is None else self.options
+        """The features that the options claim; `**options` names none, so it claims none."""
+        taken = self.options
         cache = {"cache"} if {"past_key", "past_value"} <= taken else set()
         return (set(OPTIONS) & taken) - {"past_key", "past_value"} | cache | set(DEFAULT_FEATURES)
 
@@ -69,7 +74,46 @@ def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Ca
             f"{label} needs the argument {needed[0]!r}, which the suite does not give; "
             "give it a default, or wrap it in a function of query, key, value"
         )
-    return Call(function, by_keyword, None if catches_all else frozenset(by_name))
+    layer = [] if operation in (SDPA, SDPA_VJP) else list(WEIGHTS)
+    lacking = [] if catches_all else [name for name in layer if name not in by_name]
+    if lacking:
+        raise UsageError(
+            f"{label} takes no {', '.join(lacking)}, so it is no {operation}; "
+            f"it takes {', '.join((*arrays, *layer))} by these names"
+        )
+    passed = {*given, *positions, *OPTIONS, *(BIASES if layer else ())}
+    strange = [name for name in by_name if name not in passed and not name.startswith("_")]
+    return Call(function, by_keyword, frozenset(by_name), catches_all, _notes(label, strange, parameters))
+
+
+MEANT = {
+    "attn_mask": "mask or attn_bias",
+    "attention_mask": "mask or attn_bias",
+    "key_padding_mask": "mask or kv_lengths",
+    "bias": "attn_bias",
+    "causal": "is_causal",
+    "softmax_scale": "scale",
+    "sm_scale": "scale",
+    "logits_soft_cap": "softcap",
+    "window_size": "window",
+    "need_weights": "return_weights",
+}
+"""What other libraries call the options."""
+
+
+def _notes(label: str, strange: list[str], parameters: Mapping[str, Parameter]) -> tuple[str, ...]:
+    """What a signature has that the suite makes nothing of."""
+    notes = []
+    for name in strange:
+        meant = MEANT.get(name) or nearest_of(name, OPTIONS)
+        hint = f" (did you mean {meant}?)" if meant else ""
+        notes.append(f"{label} takes {name}, which is no name of the suite{hint}; it is never passed")
+    notes += [
+        f"{label} takes **{name}, which claims no feature; {DECLARE}"
+        for name, parameter in parameters.items()
+        if parameter.kind is Parameter.VAR_KEYWORD
+    ]
+    return tuple(notes)
 
 
 def _positional(parameters: Iterable[Parameter]) -> list[Parameter]:

@@ -15,11 +15,12 @@ from conformance.running.protocol import (
     run_message,
     start_message,
 )
+from conformance.running.words import first_line
 
 START_SECONDS = 120.0
 """How long a process may take to start: an import of a large framework on a slow disk."""
 FIRST_CASE_SECONDS = 20.0
-"""What the first case may take beyond its timeout: lazy imports, the first compilation."""
+"""What the first case of each process may take beyond its timeout: lazy imports, the first compilation."""
 
 
 class Isolated:
@@ -30,7 +31,7 @@ class Isolated:
     ) -> None:
         self._command, self._source, self._timeout, self._echo = command, source, timeout, echo
         self._group: frozenset[str] = frozenset()
-        self._allowance = FIRST_CASE_SECONDS
+        self._allowance = 0.0
         self._broken = ""  # why it cannot be started (again)
         self._process: Process | None = None
         self._starting = threading.Lock()  # held while a process is made, so that none is made after the end
@@ -51,8 +52,14 @@ class Isolated:
             if self._ended:
                 raise UsageError(f"{self._source} was ended")
             process = self._process = Process(self._command, self._echo)
+            self._allowance = FIRST_CASE_SECONDS
         try:
             return parse_hello(process.ask(encode(start_message()), START_SECONDS), self._source)
+        except ProtocolError as error:
+            process.kill()
+            raise UsageError(
+                f"{self._source} answered the start with what is no start reply: {error}"
+            ) from error
         except DiedError as error:
             raise UsageError(f"{self._source} did not start: {error}") from error
         except TimedOutError as error:
@@ -81,6 +88,9 @@ class Isolated:
         except ProtocolError as error:
             process.kill()  # who knows what it answers next
             answer = Answer("wrong", f"the answer is not of the protocol: {error}")
+        except Exception as error:  # whatever a program answers, the run goes on
+            process.kill()
+            answer = Answer("wrong", f"the answer cannot be read: {first_line(error)}")
         return Answer(answer.kind, answer.message, answer.outputs, time.perf_counter() - began)
 
     def _ready(self, question: Question) -> Process | None:

@@ -4,12 +4,19 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from conformance.errors import UsageError
+from conformance.running.words import shorten
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """`; did you mean X?` for a name close to a known one, else nothing."""
-    close = get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = nearest_of(name, names)
+    return f"; did you mean {close!r}?" if close else ""
+
+
+def nearest_of(name: str, names: Iterable[str]) -> str:
+    """The known name that is close to a name, if there is one."""
+    close = get_close_matches(name, list(names), n=1, cutoff=0.5) if len(name) <= 300 else []
+    return close[0] if close else ""
 
 
 def known(kind: str, name: str, names: Iterable[str]) -> str:
@@ -22,4 +29,4 @@ def known(kind: str, name: str, names: Iterable[str]) -> str:
     if name in names:
         return name
     hint = nearest(name, names) or (f"; known are {', '.join(names)}" if len(names) <= 24 else "")
-    raise UsageError(f"unknown {kind} {name!r}{hint}")
+    raise UsageError(f"unknown {kind} {shorten(name)!r}{hint}")

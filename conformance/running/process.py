@@ -1,5 +1,6 @@
 """A process that is spoken to line by line: no pipe ever blocks the suite, no child outlives it."""
 
+import math
 import os
 import queue
 import shlex
@@ -7,15 +8,26 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from conformance.errors import UsageError
+from conformance.running.protocol import ProtocolError
+from conformance.running.words import shorten
 
 TAIL_BYTES = 8192
 """How much of a process's stderr is kept for the message when it dies."""
+TAIL_LINES = 5
+"""How many lines of it are told of a process that dies before it has said anything."""
+ANSWER_BYTES = 2**29
+"""How long a line may be: what arrays.MOST_BYTES takes as base64, and more than enough around it."""
+LOOK_SECONDS = 0.2
+"""How often a process that is silent is looked at."""
+DEAD_SECONDS = 1.0
+"""How long the last answer of a dead process is waited for, when a child of its own keeps the pipe open."""
 
 THREADS = (
     "OMP_NUM_THREADS",
@@ -52,7 +64,10 @@ class Process:
         self._echo = echo
         self._tail = bytearray()
         self._to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._received: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._received: queue.SimpleQueue[bytes | ProtocolError | None] = (
+            queue.SimpleQueue()
+        )  # None = the end
+        self._answers = 0  # that it has given
         self._threads = [
             threading.Thread(target=work, args=(stream,), daemon=True)
             for work, stream in (
@@ -75,18 +90,52 @@ class Process:
         Raises:
             DiedError: the process ended before it answered.
             TimedOutError: it did not answer within the timeout, in seconds.
+            ProtocolError: it said something before it was asked, or something endless.
         """
+        if self._answers:
+            self._check_silence()
         self._to_send.put(line)
-        try:
-            answer = self._received.get(timeout=timeout)
-        except queue.Empty:
-            raise TimedOutError from None
+        answer = self._wait(timeout)
+        if isinstance(answer, ProtocolError):
+            raise answer
         if answer is None:
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(1.0)  # its pipe is closed: it shall say itself what it died of
             self.kill()
             raise DiedError(self._last_words())
+        self._answers += 1
         return answer
+
+    def _check_silence(self) -> None:
+        try:
+            early = self._received.get_nowait()
+        except queue.Empty:
+            return
+        if early is None:
+            self._received.put(None)  # it has died since, as the next answer tells
+            return
+        if isinstance(early, ProtocolError):
+            raise early
+        told = shorten(early[:4096].decode("utf-8", "replace"))
+        raise ProtocolError(
+            f"the program said more than one line to the question before this one (PROTO-1): {told!r}"
+        )
+
+    def _wait(self, timeout: float) -> bytes | ProtocolError | None:
+        """The next answer; None if the process has died, even if somebody else still holds its pipe."""
+        now = time.monotonic()
+        late, dead = now + timeout, math.inf
+        while True:
+            try:
+                return self._received.get(timeout=max(0.0, min(LOOK_SECONDS, late - now)))
+            except queue.Empty:
+                now = time.monotonic()
+            if dead == math.inf and not self.alive:
+                dead = now + DEAD_SECONDS
+            if now >= dead:
+                return None
+            if now >= late and dead == math.inf:
+                raise TimedOutError
 
     def stop(self, line: bytes, patience: float = 2.0) -> None:
         """Lets the process end by itself, and ends it if it does not."""
@@ -116,17 +165,28 @@ class Process:
             stream.close()
 
     def _read(self, stream: IO[bytes]) -> None:
-        with stream:
-            for line in stream:
-                self._received.put(line)
-        self._received.put(None)
+        try:
+            with stream:
+                while line := stream.readline(ANSWER_BYTES):
+                    if len(line) == ANSWER_BYTES and not line.endswith(b"\n"):
+                        raise ProtocolError(f"an answer of more than {ANSWER_BYTES // 2**20} MiB is too long")
+                    self._received.put(line)
+        except ProtocolError as error:
+            self._received.put(error)
+        except MemoryError:
+            self._received.put(ProtocolError("an answer does not fit into memory"))
+        except (OSError, ValueError):  # the pipe is gone
+            pass
+        finally:
+            self._received.put(None)
 
     def _listen(self, stream: IO[bytes]) -> None:
         with stream:
             while chunk := os.read(stream.fileno(), TAIL_BYTES):
                 self._tail = (self._tail + chunk)[-TAIL_BYTES:]
                 if self._echo:
-                    self._echo(chunk.decode("utf-8", "replace"))
+                    with suppress(Exception):  # nobody to tell it to: the process must not block for that
+                        self._echo(chunk.decode("utf-8", "replace"))
 
     def _last_words(self) -> str:
         code = self._child.returncode
@@ -137,8 +197,13 @@ class Process:
                 how = f"died of signal {-code}"
         else:
             how = f"exited with status {code}"
-        lines = self._tail.decode("utf-8", "replace").strip().splitlines()
-        return f"the process {how}" + (f"; its last line was: {lines[-1].strip()[:300]}" if lines else "")
+        lines = [line.strip() for line in self._tail.decode("utf-8", "replace").strip().splitlines()]
+        if not lines:
+            return f"the process {how}"
+        if self._answers or len(lines) == 1:
+            return f"the process {how}; its last line was: {shorten(lines[-1])}"
+        last = " / ".join(shorten(line, 100) for line in lines[-TAIL_LINES:])
+        return f"the process {how}; its last lines were: {last}"
 
 
 def environment(inherited: Mapping[str, str]) -> dict[str, str]:
@@ -156,7 +221,7 @@ def environment(inherited: Mapping[str, str]) -> dict[str, str]:
 
 def worker_command(source: str, operation: str | None, device: str | None) -> list[str]:
     """What starts a worker for a Python target."""
-    command = [sys.executable, "-m", "conformance.running.worker"]
+    command = [sys.executable, "-P", "-m", "conformance.running.worker"]
     if operation:
         command += ["--op", operation]
     if device:

@@ -16,11 +16,15 @@ from conformance.dtypes import NUMPY_DTYPES, dtype_name
 from conformance.errors import UsageError
 from conformance.names import DTYPES, FEATURES, OPERATIONS, POLICIES
 from conformance.resources import schema
-from conformance.running.answer import Answer, Hello, Question
+from conformance.running.answer import MOST_ENTRIES, Answer, Hello, Question
 from conformance.running.nearest import known
+from conformance.running.words import first_line, shorten
 from conformance.vectors.case import Array
 
 VERSION = 1
+
+MOST_AXES = 64
+"""NumPy has no arrays of more axes."""
 
 NAMED = {
     "dtypes": DTYPES,
@@ -60,8 +64,9 @@ def loads(line: bytes) -> Any:
     """The JSON value of a line."""
     try:
         return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"{shorten(line.decode('utf-8', 'replace'))!r} is no line of JSON") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        told = shorten(line[:4096].decode("utf-8", "replace"))
+        raise ProtocolError(f"{told!r} is no line of JSON") from error
 
 
 def check(message: Any, kind: str) -> Message:
@@ -70,7 +75,7 @@ def check(message: Any, kind: str) -> Message:
     if not validator.is_valid(message):
         error = best_match(validator.iter_errors(message))
         where = error.json_path.removeprefix("$").removeprefix(".")
-        raise ProtocolError(f"{where + ': ' if where else ''}{shorten(error.message)}")
+        raise ProtocolError(f"{shorten(where, 100) + ': ' if where else ''}{shorten(error.message)}")
     checked: Message = message
     return checked
 
@@ -78,12 +83,6 @@ def check(message: Any, kind: str) -> Message:
 @cache
 def _validator(kind: str) -> Draft202012Validator:
     return Draft202012Validator({"$ref": f"#/$defs/{kind}", "$defs": schema("protocol")["$defs"]})
-
-
-def shorten(text: str, most: int = 300) -> str:
-    """A text on one line, cut where it is long."""
-    text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[:most]}..."
 
 
 # Arrays
@@ -102,20 +101,39 @@ def decode_array(name: str, entry: Mapping[str, Any]) -> Array:
     """The array of an encoded one; writable.
 
     Raises:
-        ProtocolError: the data is not base64, or not as long as dtype and shape say.
+        ProtocolError: the shape is none, or the data is not base64, or not as long as dtype and shape say.
     """
-    dtype, shape = NUMPY_DTYPES[entry["dtype"]], tuple(entry["shape"])
+    dtype, shape, name = NUMPY_DTYPES[entry["dtype"]], _shape(name, entry["shape"]), shorten(name, 60)
     try:
         data = bytearray(base64.b64decode(entry["data"], validate=True))
-    except (binascii.Error, ValueError) as error:
+    except (binascii.Error, ValueError, MemoryError) as error:
         raise ProtocolError(f"the data of {name} is not base64: {error}") from error
     wanted = math.prod(shape) * dtype.itemsize
     if len(data) != wanted:
         raise ProtocolError(
-            f"{name} has {len(data)} bytes of data, wanted {wanted} for {entry['dtype']} of shape {shape}"
+            f"{name} has {len(data)} bytes of data, wanted {wanted} for {entry['dtype']} of shape {_told(shape)}"
         )
-    array: Array = np.frombuffer(data, dtype=dtype.newbyteorder("<")).reshape(shape)
-    return array.astype(dtype, copy=False)
+    try:
+        array: Array = np.frombuffer(data, dtype=dtype.newbyteorder("<")).reshape(shape)
+        return array.astype(dtype, copy=False)
+    except (ValueError, TypeError, OverflowError, MemoryError) as error:
+        raise ProtocolError(
+            f"{name} of shape {_told(shape)} cannot be an array: {first_line(error)}"
+        ) from error
+
+
+def _shape(name: str, sizes: Sequence[Any]) -> tuple[int, ...]:
+    """The sizes of the axes; JSON Schema takes 1.0 for an integer, and NumPy does not."""
+    for size in sizes:
+        if type(size) is not int or not 0 <= size < 2**63:
+            raise ProtocolError(f"the shape of {shorten(name, 60)} has the size {shorten(repr(size), 60)}")
+    if len(sizes) > MOST_AXES:
+        raise ProtocolError(f"{shorten(name, 60)} has {len(sizes)} axes, which is more than {MOST_AXES}")
+    return tuple(sizes)
+
+
+def _told(shape: tuple[int, ...]) -> str:
+    return shorten(str(shape), 100)
 
 
 # Messages
@@ -155,6 +173,7 @@ def hello_message(hello: Hello) -> Message:
         "isolate": list(hello.isolate),
         "assumed": list(hello.assumed),
         "environment": dict(hello.environment),
+        "notes": list(hello.notes),
     }
 
 
@@ -168,7 +187,7 @@ def parse_hello(line: bytes, source: str) -> Hello:
         message = loads(line)
         if isinstance(message, dict):
             if "error" in message:
-                raise UsageError(check(message, "refused")["error"])
+                raise UsageError(shorten(check(message, "refused")["error"], 1000))
             for field, names in NAMED.items():
                 check_names(field, message.get(field), names, source)
         message = check(message, "started")
@@ -184,6 +203,7 @@ def parse_hello(line: bytes, source: str) -> Hello:
         isolate=in_order(message.get("isolate", ()), DTYPES),
         assumed=in_order(message.get("assumed", ()), FEATURES),
         environment=message.get("environment", {}),
+        notes=tuple(message.get("notes", ())),
     )
 
 
@@ -224,8 +244,12 @@ def parse_answer(line: bytes, case_id: str) -> Answer:
     kinds = [kind for kind in ("outputs", "unsupported") if isinstance(message, dict) and kind in message]
     message = check(message, kinds[0] if kinds else "error")
     if message["id"] != case_id:
-        raise ProtocolError(f"id: got {message['id']!r}, wanted {case_id!r}")
+        raise ProtocolError(f"id: got {shorten(message['id'])!r}, wanted {case_id!r}")
     if "outputs" in message:
+        if len(message["outputs"]) > MOST_ENTRIES:
+            raise ProtocolError(
+                f"outputs: {len(message['outputs'])} of them, which is more than {MOST_ENTRIES}"
+            )
         return Answer("outputs", outputs={n: decode_array(n, a) for n, a in message["outputs"].items()})
     if "unsupported" in message:
         return Answer("unsupported", message["unsupported"])

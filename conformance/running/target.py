@@ -15,14 +15,17 @@ from conformance.errors import UsageError
 from conformance.names import DEFAULT_FEATURES, DTYPES, FEATURES, OPERATIONS, POLICIES, SDPA
 from conformance.resources import checkout_project
 from conformance.running.answer import Hello
-from conformance.running.arrays import first_line, giver, library, take
-from conformance.running.claims import Call, inspect_call
+from conformance.running.arrays import giver, library, take
+from conformance.running.claims import DECLARE, Call, inspect_call
 from conformance.running.nearest import known, nearest
 from conformance.running.protocol import in_order
+from conformance.running.words import first_line
 from conformance.vectors.case import Array
 
 GROUP = "mha_conformance.implementations"
 LAYOUTS = ("bhld", "blhd")
+EXTRAS = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "array_api_strict": "strict"}
+"""Library -> the extra of this distribution that installs it."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Target:
     calls: Mapping[str, Call]  # operation -> how to call it
     declared: bool  # features are declared, rather than read from signatures
     layout: str
+    array_type: str | None  # None = its own
     give: Callable[[Array], Any]  # NumPy -> the target's arrays
     take: Callable[[Any], Array]  # and back
     own_arrays: bool  # give is the target's own: what it gives need not be readable
@@ -54,10 +58,12 @@ def load(source: str, operation: str | None = None, device: str | None = None) -
     Raises:
         UsageError: it cannot be found, imported, made or called.
     """
+    if not source.strip(" :"):
+        raise UsageError(f"TARGET {source!r} names nothing; see `mha-conformance list backends`")
     backends = implementations()
     location, name = backends.get(source, source), source if source in backends else None
     module_name, attribute = _split(location)
-    module = _import_file(module_name) if module_name.endswith(".py") else _import(module_name, source)
+    module = _import_file(module_name) if module_name.endswith(".py") else _import(module_name, source, name)
     found: Any = module
     for part in attribute.split(".") if attribute else ():
         found = _attribute(found, part, source)
@@ -69,19 +75,47 @@ def _split(location: str) -> tuple[str, str]:
     module, colon, attribute = location.rpartition(":")
     if not colon or location.endswith(".py"):
         return location, ""
+    if not attribute:
+        raise UsageError(
+            f"{location!r} names no attribute after the colon; give {module}:NAME, or {module} alone"
+        )
     return module, attribute
 
 
-def _import(name: str, source: str) -> ModuleType:
+def _reachable(folder: Path) -> None:
+    """Lets a target import its neighbours, which do not hide modules of the same name from anyone else."""
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def _import(name: str, source: str, backend: str | None) -> ModuleType:
+    if not all(part.isidentifier() for part in name.split(".")):
+        what = "a folder" if Path(name).is_dir() else "no name of a module"
+        raise UsageError(
+            f"{name!r} is {what}; give a backend, package.module:attribute or path/to/file.py:attribute"
+            f"{nearest(source, implementations())}"
+        )
+    _reachable(Path.cwd())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             hint = nearest(source, implementations()) or "; see `mha-conformance list backends`"
             raise UsageError(f"no backend, module or file named {name!r}{hint}") from error
-        raise UsageError(f"cannot import {name}: no module named {error.name!r}") from error
+        missing = f"cannot import {name}: no module named {error.name!r}"
+        raise UsageError(f"{missing}{_remedy(backend, error.name)}") from error
     except (Exception, SystemExit) as error:
         raise UsageError(f"cannot import {name}: {first_line(error)}") from error
+
+
+def _remedy(backend: str | None, missing: str | None) -> str:
+    """How a built-in backend's library is installed."""
+    extra = EXTRAS.get((missing or "").partition(".")[0])
+    if backend is None or extra is None:
+        return ""
+    if checkout_project() is not None:
+        return f'; install it with: pip install ".[{extra}]"'
+    return f'; install it with: pip install "mha-conformance[{extra}]"'
 
 
 def _import_file(path: str) -> ModuleType:
@@ -89,18 +123,30 @@ def _import_file(path: str) -> ModuleType:
     if not file.is_file():
         siblings = [str(p) for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
         raise UsageError(f"no file {path!r}{nearest(path, siblings)}")
-    name = file.stem if file.stem not in sys.modules else f"{file.stem}_target"
+    name = file.stem if _free(file) else f"{file.stem}_target"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise UsageError(f"cannot import {path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(file.resolve().parent))  # it may import its neighbours, as a script may
+    _reachable(Path.cwd())
+    _reachable(file.resolve().parent)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         raise UsageError(f"cannot import {path}: {first_line(error)}") from error
     return module
+
+
+def _free(file: Path) -> bool:
+    """Whether a file can be imported by its own name: one called struct.py must not replace the library's."""
+    if file.stem in sys.modules or file.stem in sys.stdlib_module_names or not file.stem.isidentifier():
+        return False
+    try:
+        spec = importlib.util.find_spec(file.stem)
+    except (ImportError, ValueError):
+        return False
+    return spec is None or spec.origin is None or Path(spec.origin).resolve() == file.resolve()
 
 
 def _attribute(holder: Any, name: str, source: str) -> Any:
@@ -123,7 +169,7 @@ def adopt(
         return _adopt(found, source, operation, device, name)
     except UsageError:
         raise
-    except Exception as error:  # a property of the target's that raises, say
+    except (Exception, SystemExit) as error:  # a property of the target's that raises, say
         raise UsageError(f"{source} cannot be read as a target: {first_line(error)}") from error
 
 
@@ -165,10 +211,17 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
             isolate=("float64",) if array_type == "jax" else (),  # x64 changes how float32 is computed
             assumed=DEFAULT_FEATURES if declared is None else (),
             environment={} if own else _environment(array_type),
+            notes=tuple(
+                note
+                for call in calls.values()
+                for note in call.notes
+                if declared is None or not note.endswith(DECLARE)
+            ),
         ),
         calls=calls,
         declared=declared is not None,
         layout=layout,
+        array_type=None if own else array_type,
         give=own or giver(array_type, wanted_device),
         take=(lambda returned: take(back(returned))) if back else take,
         own_arrays=own is not None,

@@ -14,6 +14,7 @@ from typing import BinaryIO
 from conformance.errors import UsageError
 from conformance.running.answer import Answer
 from conformance.running.call import call
+from conformance.running.orphan import end_with_parent
 from conformance.running.protocol import (
     VERSION,
     Message,
@@ -26,6 +27,7 @@ from conformance.running.protocol import (
     loads,
 )
 from conformance.running.target import Target, load
+from conformance.running.words import first_line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--op", help="the operation that a function with another name is")
     parser.add_argument("--device", help="where the array library makes the target's arrays")
     asked = parser.parse_args(arguments)
+    end_with_parent()
     lines, answers = _take_over_streams()
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     with answers:
@@ -87,15 +90,19 @@ def _start(message: Message, source: str, operation: str | None, device: str | N
 
 
 def _run(target: Target, message: Message) -> Answer:
-    return call(
-        target,
-        message["operation"],
-        {name: decode_array(name, entry) for name, entry in message["inputs"].items()},
-        message["options"],
-        message.get("memory", {}),
-        message.get("repeat", 1),
-        raised=traceback.print_exception,
-    )
+    inputs = {name: decode_array(name, entry) for name, entry in message["inputs"].items()}
+    try:
+        return call(
+            target,
+            message["operation"],
+            inputs,
+            message["options"],
+            message.get("memory", {}),
+            message.get("repeat", 1),
+            raised=traceback.print_exception,
+        )
+    except KeyboardInterrupt as error:  # raised by the target: no user reaches this process
+        return Answer("error", first_line(error))
 
 
 if __name__ == "__main__":

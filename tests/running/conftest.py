@@ -83,6 +83,25 @@ def listing(query, key, value):
 def refusing(query, key, value):
     raise NotImplementedError("not today")
 
+def ragged(query, key, value):
+    return [[1.0], [1.0, 2.0]]
+
+class MuteError(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+def silencing(query, key, value):
+    sys.stderr.close()
+    raise MuteError
+
+def closing(query, key, value):
+    for fd in range(3):
+        os.close(fd)
+    raise MuteError
+
+def interrupting(query, key, value):
+    raise KeyboardInterrupt
+
 def noisy(query, key, value):
     np.float32(1) / np.zeros(3, np.float32)
     np.log(np.float32(-1))

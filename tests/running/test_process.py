@@ -1,14 +1,19 @@
 """The child process: its surroundings, its stderr, and that nothing of it stays behind."""
 
 import os
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from conformance.errors import UsageError
+from conformance.running.answer import Question
 from conformance.running.process import THREADS, DiedError, Process, TimedOutError, environment, split_command
+from conformance.running.protocol import ProtocolError, encode, run_message
+from conformance.vectors.case import Case
 
 
 def python(code: str) -> list[str]:
@@ -30,7 +35,9 @@ def test_the_suite_is_importable() -> None:
 
 def test_much_stderr_neither_blocks_nor_is_kept() -> None:
     process = Process(python("import sys; sys.stderr.write('x' * 3000000 + '\\nthe end'); sys.exit(7)"))
-    with pytest.raises(DiedError, match=r"exited with status 7; its last line was: the end") as caught:
+    with pytest.raises(
+        DiedError, match=r"exited with status 7; its last lines were: x+... / the end"
+    ) as caught:
         process.ask(b"\n", 20)
     assert len(str(caught.value)) < 500
 
@@ -83,3 +90,115 @@ def test_split_command() -> None:
         split_command("node 'x")
     with pytest.raises(UsageError, match="--command is empty"):
         split_command("  ")
+
+
+def test_a_second_answer_is_refused_before_the_next_question() -> None:
+    process = Process(python("import sys\nfor line in sys.stdin: print('one\\ntwo', flush=True)"))
+    assert process.ask(b"\n", 20) == b"one\n"
+    time.sleep(0.1)
+    with pytest.raises(ProtocolError, match=r"more than one line to the question before this one .*'two'"):
+        process.ask(b"\n", 20)
+    process.kill()
+
+
+def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.running.process.ANSWER_BYTES", 2**20)
+    process = Process(python("import sys\nwhile True: sys.stdout.write('x' * 65536)"))
+    with pytest.raises(ProtocolError, match="more than 1 MiB is too long"):
+        process.ask(b"\n", 20)
+    process.kill()
+    assert not any(thread.is_alive() for thread in process._threads)
+
+
+def test_a_death_is_seen_though_a_child_holds_the_pipes() -> None:
+    code = "import os, time\nif os.fork():\n    os._exit(3)\ntime.sleep(60)"
+    process = Process(python(code))
+    began = time.monotonic()
+    with pytest.raises(DiedError, match="exited with status 3"):
+        process.ask(b"\n", 60)
+    assert time.monotonic() - began < 20
+
+
+def test_last_lines_of_what_never_answered() -> None:
+    code = "import sys; sys.exit('\\n'.join(f'line {i}' for i in range(9)))"
+    with pytest.raises(DiedError, match=r"its last lines were: line 4 / line 5 / line 6 / line 7 / line 8$"):
+        Process(python(code)).ask(b"\n", 20)
+
+
+def test_whoever_cannot_be_told_blocks_nothing() -> None:
+    def deaf(text: str) -> None:
+        raise ValueError("closed")
+
+    process = Process(python("import sys; sys.stderr.write('x' * 3000000); print('done')"), deaf)
+    assert process.ask(b"\n", 20) == b"done\n"
+    process.kill()
+
+
+BUSY = """
+import re
+def scaled_dot_product_attention(query, key, value):
+    open(FILE, "w").write(str(__import__("os").getpid()))
+    re.match("(a+)+$", "a" * 60 + "b")  # holds the GIL for ever
+"""
+PARENT = """
+import sys
+from conformance.running.process import Process, worker_command
+from conformance.running.protocol import encode, start_message
+process = Process(worker_command(sys.argv[1], None, None))
+process.ask(encode(start_message()), 60)
+process.ask(sys.stdin.buffer.readline(), 60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a loop that lets no thread run")
+def test_a_busy_worker_ends_with_a_suite_that_is_killed(
+    tmp_path: Path, make_case: Callable[..., Case]
+) -> None:
+    target, pid = tmp_path / "busy.py", tmp_path / "pid"
+    target.write_text(f"FILE = {str(pid)!r}\n{BUSY}")
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(target)], stdin=subprocess.PIPE, env=environment(os.environ)
+    )
+    assert parent.stdin is not None
+    parent.stdin.write(encode(run_message(Question(make_case(), "float32"))))
+    parent.stdin.flush()
+    _until(lambda: pid.exists() and pid.read_text() != "")
+    parent.kill()
+    parent.wait()
+    parent.stdin.close()
+    _until(lambda: _gone(int(pid.read_text())))
+
+
+def test_elsewhere_a_thread_ends_it() -> None:
+    code = (
+        "import os, sys, time\n"
+        "if os.fork(): print(flush=True); time.sleep(1); os._exit(0)\n"
+        "sys.platform = 'other'\n"
+        "from conformance.running import orphan\n"
+        "orphan.LOOK_SECONDS = 0.05\norphan.end_with_parent()\nprint(os.getpid(), flush=True)\ntime.sleep(60)"
+    )
+    process = subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        env=environment(os.environ),
+        check=True,
+        timeout=30,
+    )  # whose end means that nobody holds the pipe any more
+    pid = int(process.stdout.split()[-1])
+    _until(lambda: _gone(pid))
+
+
+def _gone(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    try:
+        return status.read_text().split()[2] == "Z"
+    except OSError:
+        return True
+
+
+def _until(true: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if true():
+            return
+        time.sleep(0.02)
+    pytest.fail("it did not come true within 20 s")

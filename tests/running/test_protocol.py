@@ -85,6 +85,19 @@ def test_arrays_are_little_endian_in_c_order() -> None:
             {"dtype": "float32", "shape": [2], "data": "AAAA"},
             "x has 3 bytes of data, wanted 8 for float32 of shape",
         ),
+        *(
+            ({"dtype": "float32", "shape": shape, "data": "AAAAAAAAAAA="}, message)
+            for shape, message in (
+                ([1.0, 2.0], "the shape of x has the size 1.0"),
+                ([True, 2], "the shape of x has the size True"),
+                (["2"], "the shape of x has the size '2'"),
+                ([-2], "the shape of x has the size -2"),
+                ([2, *[1] * 69], "x has 70 axes, which is more than 64"),
+                ([2**62, 2**62], "x has 8 bytes of data, wanted "),
+            )
+        ),
+        ({"dtype": "float32", "shape": [0, 10**30], "data": ""}, "the shape of x has the size 1000"),
+        ({"dtype": "float32", "shape": [0, 2**62, 2**62], "data": ""}, "x of shape .* cannot be an array"),
         ({"dtype": "float32", "shape": [1], "data": "AAAAA"}, "the data of x is not base64"),
         ({"dtype": "float32", "shape": [1], "data": "AA AA AA=="}, "the data of x is not base64"),
         ({"dtype": "float32", "shape": [1], "data": "\u00e9"}, "the data of x is not base64"),

@@ -9,7 +9,7 @@ import pytest
 
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
-from conformance.running import isolated
+from conformance.running import isolated, process
 from conformance.running.runner import Request, Started, run
 from conformance.running.select import Selection
 from conformance.vectors.case import Case
@@ -43,17 +43,25 @@ VERDICTS = {
     "generator": ("fail", "output is a generator"),
     "transposed": ("fail", "output has shape (2, 4, 3), wanted (2, 3, 4) (SHAPE-2)"),
     "widened": ("fail", "output has dtype float64, wanted float32 (DTYPE-1)"),
-    "listing": ("fail", "output has dtype float64"),
+    "listing": ("fail", "output: returned a list, wanted an array; NumPy reads it as float64"),
     "complex_": ("fail", "output has dtype complex64"),
     "triple": ("fail", "returned a tuple of 3 (an array of float32"),
     "writing": ("fail", "key was written to during the call (IND-5)"),
     "raising": ("error", "ValueError: no luck at all (fakes.py:"),
     "exiting": ("error", "SystemExit: 3"),
     "refusing": ("unsupported", "not today"),
+    "ragged": ("fail", "output is a list that cannot be read"),
+    "silencing": ("error", "MuteError"),
+    "closing": ("error", "MuteError"),
+    "interrupting": ("error", "KeyboardInterrupt"),
 }
 
 
-@pytest.mark.parametrize("name", [name for name in VERDICTS if name not in ("printing", "reading")])
+NOT_HERE = ("printing", "reading", "silencing", "closing", "interrupting")
+"""They would do it to the process that runs the tests."""
+
+
+@pytest.mark.parametrize("name", [name for name in VERDICTS if name not in NOT_HERE])
 @pytest.mark.covers("IND-5", "SHAPE-2", "DTYPE-1")
 def test_verdicts_in_process(targets: Path, make_case: Make, name: str) -> None:
     verdict, message = VERDICTS[name]
@@ -61,7 +69,7 @@ def test_verdicts_in_process(targets: Path, make_case: Make, name: str) -> None:
     assert (row.verdict, row.message[: len(message)]) == (verdict, message)
 
 
-@pytest.mark.parametrize("name", ["printing", "reading", "noisy", "raising", "writing", "complex_"])
+@pytest.mark.parametrize("name", [*NOT_HERE, "noisy", "raising", "writing", "complex_", "ragged"])
 @pytest.mark.covers("PROTO-6", "IND-5")
 def test_verdicts_isolated(targets: Path, make_case: Make, name: str) -> None:
     verdict, message = VERDICTS[name]
@@ -102,7 +110,7 @@ def test_validation_passes_on_any_exception_but_not_implemented(targets: Path, m
     case = make_case(raises=True)
     verdicts = {
         name: rows(f"{targets}:{name}", case, in_process=True)[0].verdict
-        for name in ("raising", "exiting", "good", "refusing", "none", "writing")
+        for name in ("raising", "exiting", "good", "refusing", "none", "ragged", "writing")
     }
     assert verdicts == {
         "raising": "pass",
@@ -110,6 +118,7 @@ def test_validation_passes_on_any_exception_but_not_implemented(targets: Path, m
         "good": "fail",
         "refusing": "unsupported",
         "none": "fail",
+        "ragged": "fail",
         "writing": "fail",
     }
 
@@ -185,6 +194,10 @@ for line in sys.stdin:
             "other": {"id": "other", "unsupported": "no"},
             "short": {"id": message["id"], "outputs": {"output": {"dtype": "float32", "shape": [9], "data": "AAAA"}}},
         }
+        if behaviour.startswith("shape"):
+            shape = json.loads(behaviour[6:])
+            entry = {"dtype": "float32", "shape": shape, "data": "" if 0 in shape else "A" * 32}
+            answers[behaviour] = {"id": message["id"], "outputs": {"output": entry}}
         print(json.dumps(answers[behaviour]) if behaviour in answers else behaviour, flush=True)
     else:
         break
@@ -203,6 +216,10 @@ for line in sys.stdin:
         ),
         ("other", "fail", "the answer is not of the protocol: id: got 'other', wanted 'core/plain'"),
         ("short", "fail", "the answer is not of the protocol: output has 3 bytes of data, wanted 36"),
+        *(
+            (f"shape {shape}", "fail", "the answer is not of the protocol: ")
+            for shape in ([1.0, 3.0, 2.0], [1] * 70, [0, 10**30], [0, 2**62, 2**62])
+        ),
         ("debug print", "fail", "the answer is not of the protocol: 'debug print' is no line of JSON"),
     ],
 )
@@ -213,6 +230,48 @@ def test_programs(tmp_path: Path, make_case: Make, behaviour: str, verdict: str,
     _, row = run(Request(command=(sys.executable, str(program), behaviour)), [make_case()])
     assert isinstance(row, Row)
     assert (row.verdict, row.message[: len(message)]) == (verdict, message)
+
+
+def test_no_answer_ends_a_run(tmp_path: Path, make_case: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(line: bytes, case_id: str) -> None:
+        raise ZeroDivisionError
+
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM % "scale")
+    monkeypatch.setattr(isolated, "parse_answer", failing)
+    _, *found = run(
+        Request(command=(sys.executable, str(program), "value")), [make_case("a/a"), make_case("a/b")]
+    )
+    assert [row.message for row in found if isinstance(row, Row)] == [
+        "the answer cannot be read: ZeroDivisionError"
+    ] * 2
+
+
+def test_the_first_case_of_each_process_has_an_allowance(
+    targets: Path, make_case: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    ask = process.Process.ask
+
+    def noted(self: process.Process, line: bytes, timeout: float) -> bytes:
+        asked.append(timeout)
+        return ask(self, line, timeout)
+
+    monkeypatch.setattr(process.Process, "ask", noted)
+    rows(f"{targets}:good", make_case("a/a"), make_case("a/b"), timeout=7.0)
+    assert asked == [120.0, 17.0, 7.0]
+    asked.clear()
+    rows(f"{targets}:dying", make_case("a/a"), make_case("a/b"), timeout=7.0)
+    assert asked == [120.0, 17.0, 120.0, 17.0]
+
+
+def test_notes_are_echoed(tmp_path: Path, make_case: Make) -> None:
+    path = tmp_path / "noted.py"
+    path.write_text("def attention(query, key, value, attn_mask=None): return value")
+    heard: list[str] = []
+    list(run(Request(target=f"{path}:attention"), [make_case()], heard.append))
+    assert "note: " in "".join(heard)
+    assert "attn_mask, which is no name of the suite (did you mean mask or attn_bias?)" in "".join(heard)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,13 @@
 """Targets by every kind of name, what they claim, and every way in which they are refused."""
 
+import importlib
+import os
 import re
+import subprocess
+import sys
 from collections import namedtuple
 from collections.abc import Callable
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +15,13 @@ import numpy as np
 import pytest
 
 from conformance.errors import UsageError
-from conformance.names import DEFAULT_FEATURES, MHA, OPTION_FEATURES, SDPA
+from conformance.names import DEFAULT_FEATURES, MHA, OPTION_FEATURES, OPTIONS, SDPA
+from conformance.running import target
+from conformance.running.arrays import UnreadableError, take
 from conformance.running.call import call
+from conformance.running.claims import DECLARE
+from conformance.running.process import environment, worker_command
+from conformance.running.protocol import encode, start_message
 from conformance.running.target import adopt, implementations, load
 
 
@@ -66,9 +76,88 @@ def test_what_a_bare_function_says() -> None:
 
 
 def test_options_are_claims() -> None:
-    def everything(query: Any, key: Any, value: Any, **options: Any) -> None: ...
+    options = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in ("query", "key", "value", *OPTIONS)
+    ]
 
-    assert set(adopt(everything, "x").hello.features) == {*OPTION_FEATURES, *DEFAULT_FEATURES}
+    def everything(**options: Any) -> None: ...
+
+    everything.__signature__ = Signature(options)  # type: ignore[attr-defined]
+    hello = adopt(everything, "x").hello
+    assert (set(hello.features), hello.notes) == ({*OPTION_FEATURES, *DEFAULT_FEATURES}, ())
+
+
+def test_options_without_names_claim_nothing_and_say_so() -> None:
+    def some(query: Any, key: Any, value: Any, *, scale: Any = None, **rest: Any) -> Any:
+        return query
+
+    hello = adopt(some, "x").hello
+    assert set(hello.features) == {"scale", *DEFAULT_FEATURES}
+    assert hello.notes == (f"x ({SDPA}) takes **rest, which claims no feature; {DECLARE}",)
+    some.features = {"mask"}  # type: ignore[attr-defined]
+    assert adopt(some, "x").hello.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("attn_mask", " (did you mean mask or attn_bias?)"),
+        ("causal", " (did you mean is_causal?)"),
+        ("soft_cap", " (did you mean softcap?)"),
+        ("xyz", ""),
+    ],
+)
+def test_parameters_that_are_never_passed(name: str, hint: str) -> None:
+    scope: dict[str, Any] = {}
+    exec(f"def attention(query, key, value, {name}=None, _own=1): ...", scope)
+    (note,) = adopt(scope["attention"], "x").hello.notes
+    assert note == f"x ({SDPA}) takes {name}, which is no name of the suite{hint}; it is never passed"
+
+
+def test_a_layer_needs_its_weights() -> None:
+    def attention(query: Any, key: Any, value: Any, w_q: Any = None) -> None: ...
+
+    with pytest.raises(
+        UsageError, match=f"x .* takes no w_k, w_v, w_o, so it is no {MHA}; it takes query, key"
+    ):
+        adopt(attention, "x", MHA)
+
+
+@pytest.mark.parametrize("extra", ["torch", "jax", "strict"])
+def test_a_backend_without_its_library_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: str
+) -> None:
+    library = "array_api_strict" if extra == "strict" else extra
+    monkeypatch.setitem(sys.modules, library, None)
+    (tmp_path / "backend_that_lacks.py").write_text(f"import {library}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(target, "implementations", lambda: {"b": "backend_that_lacks"})
+    for project, place in ((tmp_path, "."), (None, "mha-conformance")):
+        monkeypatch.setattr(target, "checkout_project", lambda project=project: project)
+        with pytest.raises(UsageError, match=re.escape(f'install it with: pip install "{place}[{extra}]"')):
+            load("b")
+
+
+@pytest.mark.parametrize("name", ["struct", "fractions", "numpy", "colorsys"])
+def test_files_with_names_of_libraries_replace_no_library(tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"{name}.py"
+    path.write_text("def attention(query, key, value): ...")
+    assert load(f"{path}:attention").hello.name == "attention"
+    assert getattr(importlib.import_module(name), "attention", None) is None
+
+
+def test_a_worker_is_not_disturbed_by_the_files_around_it(tmp_path: Path) -> None:
+    for name in ("struct", "json", "signal", "traceback", "argparse"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not this one')")
+    (tmp_path / "beside.py").write_text("def attention(query, key, value): ...")
+    (tmp_path / "mine.py").write_text("from beside import attention")
+    around = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    for source in ("mine:attention", "mine.py:attention"):
+        done = subprocess.run(
+            worker_command(source, None, None), cwd=tmp_path, input=encode(start_message()), capture_output=True,
+            env=environment(around), check=False,
+        )  # fmt: skip
+        assert b'"name":"attention"' in done.stdout, done.stderr
 
 
 def test_declared_features_replace_the_signature_s(targets: Path) -> None:
@@ -130,6 +219,13 @@ def test_what_it_says_is_refused(what: str) -> None:
     ("source", "message"),
     [
         ("nunpy", "no backend, module or file named 'nunpy'; did you mean 'numpy'?"),
+        ("", "TARGET '' names nothing"),
+        (":", "TARGET ':' names nothing"),
+        (".", "'.' is a folder; give a backend, package.module:attribute or path/to/file.py:attribute"),
+        ("{dir}", "'{dir}' is a folder; give"),
+        ("{file}:", "names no attribute after the colon; give {file}:NAME, or {file} alone"),
+        ("a b", "'a b' is no name of a module"),
+        ("x" * 5000, "no backend, module or file named"),
         ("no.such.module:x", "no backend, module or file named 'no.such.module'"),
         ("{dir}/fake.py:good", "no file '{dir}/fake.py'; did you mean '{dir}/fakes.py'?"),
         ("{file}:goood", "cannot find 'goood' in {file}:goood; did you mean 'good'?"),
@@ -254,6 +350,102 @@ def test_named_tuple() -> None:
 
     answer = call(adopt(attention, "x"), SDPA, arrays(), {}, {})
     assert set(answer.outputs) == {"output", "present_key", "present_value"}
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+class Hostile:
+    def __array__(self, *more: Any, **options: Any) -> Any:
+        raise ValueError("not now")
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ([[1.0], [1.0, 2.0]], "output is a list that cannot be read: ValueError"),
+        (Hostile(), "output is a Hostile that cannot be read: ValueError: not now"),
+        ([1.0], "output: returned a list, wanted an array; NumPy reads it as float64"),
+        ("text", "output is a str, which NumPy cannot read as numbers"),
+        (
+            np.broadcast_to(np.float32(1), (2**14, 2**14)),
+            "output has shape (16384, 16384) and dtype float32, 1024 MiB",
+        ),
+        ({str(i): np.broadcast_to(np.float32(1), 2**25) for i in range(3)}, "2 has shape (33554432,) and"),
+    ],
+)
+def test_what_cannot_be_read_was_not_refused(returned: Any, message: str) -> None:
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        return returned
+
+    answer = call(adopt(attention, "x"), SDPA, arrays(), {}, {})
+    assert (answer.kind, answer.message[: len(message)]) == ("wrong", message)
+
+
+def test_tensors_that_are_too_large_are_not_copied() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(UnreadableError, match=r"has shape \(100000, 100000\) and dtype bfloat16"):
+        take(torch.ones(1, dtype=torch.bfloat16).expand(100000, 100000))
+
+
+def test_subclasses_of_arrays_are_read_as_arrays() -> None:
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        return np.ma.masked_array(query, mask=True)
+
+    answer = call(adopt(attention, "x"), SDPA, arrays(), {}, {})
+    assert type(answer.outputs["output"]) is np.ndarray
+    np.testing.assert_array_equal(answer.outputs["output"], arrays()["query"])
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (MuteError(), "error", "MuteError ("),
+        (GeneratorExit(), "error", "GeneratorExit ("),
+        (BaseException("bare"), "error", "BaseException: bare ("),
+        (NotImplementedError(), "unsupported", "raises NotImplementedError"),
+        (ValueError("x" * 10**6), "error", "ValueError: " + "x" * 300 + "... ("),
+        (ValueError("\ud800"), "error", "ValueError: \\ud800 ("),
+        (
+            TypeError("must be Tensor, not numpy.ndarray"),
+            "error",
+            "TypeError: must be Tensor, not numpy.ndarray (",
+        ),
+    ],
+)
+def test_exceptions_of_every_kind(error: BaseException, kind: str, message: str) -> None:
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        raise error
+
+    def untellable(told: BaseException) -> None:
+        raise OSError("stderr is closed")
+
+    answer = call(adopt(attention, "x"), SDPA, arrays(), {}, {}, raised=untellable)
+    assert (answer.kind, answer.message[: len(message)]) == (kind, message)
+    assert ('array_type = "torch"' in answer.message) == ("Tensor" in answer.message)
+
+
+def test_ctrl_c_is_the_user_s() -> None:
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        call(adopt(attention, "x"), SDPA, arrays(), {}, {})
+
+
+def test_shapes_that_do_not_go_together_may_be_the_layout() -> None:
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        return query @ key
+
+    assert 'say layout = "blhd"' in call(adopt(attention, "x"), SDPA, arrays(), {}, {}).message
+
+
+def test_texts_of_a_target_are_bounded() -> None:
+    hello = adopt(make(name="n" * 10**6, version="\ud800" * 1000), "x").hello
+    assert (len(hello.name), len(hello.version or "")) < (400, 2500)
+    assert hello.name.encode("utf-8").endswith(b"n...")
 
 
 def test_a_pair_is_not_guessed_at() -> None:
