@@ -49,6 +49,7 @@ def target(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _vectors(make_vectors: Any, make_case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     cases = make_vectors(
         make_case("attention/plain"),
         make_case("attention/scaled", features=("scale",), options={"scale": 0.25}, covers=("ATT-4",)),
@@ -137,10 +138,12 @@ def test_quiet_and_verbose(command: Called, target: Path) -> None:
     assert "pass        attention/plain float32" in err
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("workers", "sent"), [(1, signal.SIGINT), (2, signal.SIGINT), (1, signal.SIGTERM), (2, signal.SIGHUP)]
+)
 @pytest.mark.covers("CONF-6")
-def test_interrupted(target: Path, tmp_path: Path, workers: int) -> None:
-    """Ctrl-C ends the run with 130, no traceback, and no process left behind."""
+def test_interrupted(target: Path, tmp_path: Path, workers: int, sent: signal.Signals) -> None:
+    """Ctrl-C and its like end the run with 130, no traceback, and no process left behind."""
     path, pids = tmp_path / "report.json", tmp_path / "pids"
     pids.mkdir()
     target.write_text(
@@ -163,13 +166,14 @@ def test_interrupted(target: Path, tmp_path: Path, workers: int) -> None:
         deadline = time.monotonic() + 20
         while len(list(pids.iterdir())) < workers and time.monotonic() < deadline:
             time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         out, err = process.communicate(timeout=20)
     finally:
         process.kill()
         process.communicate()
     assert process.returncode == 130
     assert "Traceback" not in err
+    assert err.splitlines()[-1] == "mha-conformance: interrupted"
     assert out.splitlines()[-1].startswith("incomplete: 0 pass")
     assert json.loads(path.read_text())["status"] == "incomplete"
     started = [int(pid.name) for pid in pids.iterdir()]
@@ -189,6 +193,91 @@ def test_workers_give_the_same_report(command: Called, target: Path, tmp_path: P
         for row in report["results"]:
             del row["seconds"]
     assert one == two
+
+
+@pytest.mark.parametrize("seconds", ["inf", "1e10", "1e300"])
+def test_any_patience(command: Called, target: Path, seconds: str) -> None:
+    assert command("run", f"{target}:good", "--timeout", seconds, "-k", "plain", "-q")[0] == 0
+
+
+def test_a_long_expression(command: Called, target: Path) -> None:
+    for word in ("or", "and"):
+        expression = f" {word} ".join(["plain"] * 5000)
+        assert command("run", f"{target}:good", "--in-process", "-k", expression, "-q")[0] == 0
+
+
+def test_what_is_claimed_by_default_is_said_once(
+    command: Called, make_vectors: Any, make_case: Any, monkeypatch: pytest.MonkeyPatch, target: Path
+) -> None:
+    def run(operator: str, *features: tuple[str, ...]) -> list[str]:
+        cases = make_vectors(*(make_case(f"a/c{n}", features=f) for n, f in enumerate(features)))
+        monkeypatch.setattr(load, "load_vectors", lambda directory=None: cases)
+        status, out, err = command("run", f"{target}:{operator}", "--in-process")
+        assert status == (operator == "wrong")
+        assert "by default" not in err
+        return [line for line in out.splitlines() if "by default" in line]
+
+    hint = "empty and gqa are claimed by default: declare `features` to opt out"
+    assert sorted(run("wrong", ("gqa",), ("empty",))) in (
+        [hint],
+        [hint.replace("empty and gqa", "gqa and empty")],
+    )
+    assert run("wrong", ("gqa",), ()) == [], "then it is no question of what is claimed"
+    assert run("good", ("gqa",)) == []
+
+
+def test_a_name_of_any_length(command: Called, target: Path, tmp_path: Path) -> None:
+    target.write_text(
+        "class T:\n    name = version = 'x' * 10_000_000\n"
+        "    def scaled_dot_product_attention(self, query, key, value): return query\nt = T()\n"
+    )
+    began = time.monotonic()
+    _, out, err = command("run", f"{target}:t", "--in-process", "--report", tmp_path / "r.json")
+    _, table, _ = command("report", tmp_path / "r.json")
+    assert len(out) + len(err) + len(table) < 20_000
+    assert time.monotonic() - began < 20
+
+
+# Streams
+
+
+def python(script: str, target: Path, **environment: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        ["sh", "-c", script.format(command=f"{sys.executable} -m conformance", target=target)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(conformance.__file__).parents[1]), **environment},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("{command} list features >&-", "stdout is closed"),
+        ("{command} list features >/dev/full", "No space left on device"),
+        ("{command} list nothing 2>&-", ""),
+    ],
+)
+def test_output_that_goes_nowhere(target: Path, script: str, message: str) -> None:
+    status, out, err = python(script, target)
+    assert (status, out, len(err.splitlines())) == (2, "", bool(message))
+    assert message in err
+
+
+def test_output_in_ascii(target: Path) -> None:
+    status, out, err = python("{command} explain ATT-3 && {command} show é", target, PYTHONIOENCODING="ascii")
+    assert (status, "\\xb7" in out, "\\xe9" in err) == (2, True, True)
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_while_it_imports(target: Path) -> None:
+    (target.parent / "click.py").write_text("raise KeyboardInterrupt\n")
+    path = f"{target.parent}{os.pathsep}{Path(conformance.__file__).parents[1]}"
+    assert python("{command} list features", target, PYTHONPATH=path) == (
+        130, "", "mha-conformance: interrupted\n",
+    )  # fmt: skip
 
 
 # Bad calls: one line, the thing and the remedy
@@ -214,7 +303,18 @@ def test_workers_give_the_same_report(command: Called, target: Path, tmp_path: P
         (["run", "{target}:good", "-k", "("], "-k expression '(' cannot be read"),
         (["run", "{target}:good", "-k", "nothing"], "no case is left to run by -k nothing"),
         (["run", "{target}:good", "--timeout", "0"], "--timeout must be more than 0"),
-        (["run", "{target}:good", "--timeout", "x"], "'x' is not a valid float"),
+        (
+            ["run", "{target}:good", "--timeout", "x"],
+            "'x' is not a valid float. See `mha-conformance run --help`.",
+        ),
+        (["run", "{target}:good", "--timeout", "nan"], "--timeout must be more than 0"),
+        (["run", "{target}:good", "--shard", "1/" + "9" * 5000], "is not of the form I/N"),
+        (["run", "{target}:good", "-k", "(" * 5000], "cannot be read at '('"),
+        (["run", "{target}:good", "-k", "not " * 5000 + "a"], "cannot be read at 'not'"),
+        (["run", "{target}:good", "--report", "r" * 300], "cannot be written: File name too long"),
+        (["run", "{target}:good", "--report", ""], "cannot be written: it is there, and no file"),
+        (["run", "{target}:good", "--report", "{folder}/circle"], "cannot be written: "),
+        (["run", "x" * 100_000], "no backend, module or file named 'xxx"),
         (["run", "{target}:good", "-j", "0"], "-j must be 1 or more workers, got 0"),
         (["run", "{target}:good", "-j", "2", "--in-process"], "goes neither with --in-process"),
         (["explain", "MASK-33"], "unknown requirement 'MASK-33'; did you mean 'MASK-3'?"),
@@ -225,6 +325,9 @@ def test_workers_give_the_same_report(command: Called, target: Path, tmp_path: P
         (["run", "{target}:good", "--verbos"], "No such option"),
         (["jump"], "No such command 'jump'"),
         (["list", "case"], "unknown list 'case'; did you mean 'cases'?"),
+        (["show", "mask-3"], "mask-3 is a requirement: say `mha-conformance explain mask-3`"),
+        (["show", "mask-inverted"], "mask-inverted is a defect: say `mha-conformance explain mask-inverted`"),
+        (["explain", "attention/plain"], "is a case: say `mha-conformance show attention/plain`"),
         (["show", "attention/plan"], "unknown case 'attention/plan'; did you mean 'attention/plain'?"),
         (["report", "{target}"], "is not JSON"),
         (["report"], "Missing argument"),
@@ -233,6 +336,7 @@ def test_workers_give_the_same_report(command: Called, target: Path, tmp_path: P
 )
 @pytest.mark.covers("CONF-6", "CONF-7")
 def test_one_line_and_status_2(command: Called, target: Path, arguments: list[str], message: str) -> None:
+    target.with_name("circle").symlink_to("circle")
     filled = [argument.format(target=target, folder=target.parent) for argument in arguments]
     status, out, err = command(*filled)
     assert (status, out) == (2, "")
@@ -264,8 +368,13 @@ def test_help_shows_examples(command: Called) -> None:
     for call in ([], ["run"], ["list"], ["show"], ["explain"], ["report"], ["trace"]):
         status, out, _ = command(*call, "--help")
         assert status == 0
-        assert "Example" in out
-        assert "mha-conformance" in out
+        assert "\b" not in out
+        heading = out.splitlines().index("  Examples:" if call in (["run"], ["explain"]) else "  Example:")
+        examples = out.splitlines()[heading + 1 :]
+        assert examples
+        assert all(
+            line.startswith(f"    {' '.join(['mha-conformance', *call])} ".rstrip()) for line in examples
+        )
     assert command()[0] == 2
 
 
@@ -319,6 +428,19 @@ def test_explain(command: Called) -> None:
     assert "scale-argument-ignored" in {defect["id"] for defect in data["defects"]}
 
 
+def test_explain_a_defect(command: Called) -> None:
+    status, out, _ = command("explain", "mask-inverted")
+    assert status == 0
+    assert "  True in your mask hides the key" in out
+    assert "violates  MASK-1  True in `mask` means" in out
+    assert "on record that show it" in out
+    assert set(json.loads(command("explain", "mask-inverted", "--json")[1])["shown by"]) >= {"float32"}
+
+
+def test_profiles_say_what_cannot_be_met(command: Called) -> None:
+    assert "which this version does not test" in command("list", "profiles")[1]
+
+
 def test_explain_what_is_untested(command: Called) -> None:
     out = command("explain", "CONF-11")[1]
     assert "untested: it concerns what people write about a report" in out
@@ -331,8 +453,22 @@ def test_report_of_many(command: Called, target: Path, tmp_path: Path) -> None:
         command("run", f"{target}:{path.stem}", "--in-process", "--report", path)
     status, out, _ = command("report", *paths)
     assert status == 0
-    assert "good (eager)" in out
-    assert "1 of 1 failed" in out
+    assert out.splitlines()[-2:] == [
+        "1 good (eager): conformant: 2 pass, 0 fail, 1 unsupported",
+        "2 wrong (eager): non-conformant: 0 pass, 1 fail, 2 unsupported",
+    ]
+    assert "1 fail" in next(line for line in out.splitlines() if line.startswith(" attention"))
+
+
+def test_a_huge_number_in_a_report(command: Called, target: Path, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    command("run", f"{target}:wrong", "--in-process", "--report", path)
+    data = json.loads(path.read_text())
+    data["results"][0]["worst"]["allowed"] = 10**400
+    path.write_text(json.dumps(data))
+    status, _, err = command("report", path)
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert "is not a report of version 1: int too large" in err
 
 
 # From Python
@@ -362,10 +498,18 @@ def test_run_refuses_as_the_command_does(target: Path) -> None:
         conformance.walk  # noqa: B018
 
 
+@pytest.mark.parametrize("target", [None, 3, [1], {}, b"x", 1.5])
+def test_run_says_in_python_what_it_wants(target: Any) -> None:
+    with pytest.raises(UsageError, match=r"conformance\.run wants"):
+        conformance.run(target)
+    with pytest.raises(UsageError, match=r"conformance\.run wants"):
+        conformance.run("numpy", command="x")
+
+
 def test_run_takes_the_options_of_the_command() -> None:
     import inspect
 
-    from conformance.cli import run
+    from conformance.cli.running import run
 
     options = {
         option.opts[-1].lstrip("-").replace("-", "_") for option in run.params if option.name != "target"

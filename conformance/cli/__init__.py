@@ -1,59 +1,78 @@
 """The command `mha-conformance`: options in, exit status out; everything else is done elsewhere."""
 
+import io
 import os
 import sys
 from collections.abc import Sequence
-
-import click
+from contextlib import suppress
+from pathlib import Path
 
 from conformance.cli.exits import CONFORMANT, FAILED, INTERRUPTED, MISUSED, PROGRAM
-from conformance.cli.looking import explain, list_, report, show
-from conformance.cli.running import run
-from conformance.cli.tracing import trace
-from conformance.errors import UsageError
-from conformance.telling.text import safe
-from conformance.version import SPEC_VERSION, SUITE_VERSION, VECTORS_VERSION
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command, and returns its exit status."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    """Runs the command, and returns its exit status.
+
+    All that takes time to import is imported in here, so that Ctrl-C ends it without a traceback at any time.
+    """
     try:
+        return _main(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:
+        return _ended(INTERRUPTED, "interrupted")
+
+
+def _main(given: list[str]) -> int:
+    if sys.stderr is None:  # closed: `print` would take stdout instead
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 -- for as long as the process lives
+    if sys.stdout is None:
+        return _ended(MISUSED, "stdout is closed; send it to a file or to /dev/null")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show is no reason to fail
+            stream.reconfigure(errors="backslashreplace")
+
+    import click
+
+    from conformance.errors import UsageError
+
+    try:
+        from conformance.cli.commands import cli
+
         status = cli.main(args=given, prog_name=PROGRAM, standalone_mode=False, obj=given)
         sys.stdout.flush()
         return status or CONFORMANT
     except UsageError as error:
-        return _misused(str(error))
+        return _ended(MISUSED, str(error))
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx is not None else PROGRAM
+        return _ended(MISUSED, f"{_sentence(error.format_message())} See `{path} --help`.")
     except click.ClickException as error:
-        return _misused(f"{error.format_message()} See `{PROGRAM} --help`.")
-    except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED
+        return _ended(MISUSED, error.format_message())
+    except click.Abort:
+        return _ended(INTERRUPTED, "interrupted")
     except BrokenPipeError:  # the reader, `head` say, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return FAILED
+    except OSError as error:  # the disk is full, say
+        _drop_output()
+        where = error.filename or "the output"
+        return _ended(MISUSED, f"{where} cannot be read or written: {error.strerror or error}")
 
 
-def _misused(message: str) -> int:
-    print(f"{PROGRAM}: {safe(message)}", file=sys.stderr)
-    return MISUSED
+def _ended(status: int, message: str) -> int:
+    from conformance.telling.text import MESSAGE, safe, shorten
+
+    with suppress(OSError):  # nobody is left to read it
+        print(f"{PROGRAM}: {safe(shorten(message, MESSAGE))}", file=sys.stderr)
+    return status
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(
-    SUITE_VERSION, message=f"%(prog)s %(version)s (spec {SPEC_VERSION}, vectors {VECTORS_VERSION})"
-)
-@click.pass_context
-def cli(context: click.Context) -> int:
-    r"""Test an implementation of multi-head attention, in any framework and any language.
-
-    \b
-    Example: mha-conformance run path/to/attention.py:attention
-    """
-    if context.invoked_subcommand is None:
-        click.echo(context.get_help())
-        return MISUSED
-    return CONFORMANT
+def _sentence(text: str) -> str:
+    """Click's message, with the full stops that it leaves out."""
+    text = " ".join(text.split()).replace(" Did you mean ", "; did you mean ")
+    return text if text[-1:] in (".", "?") else f"{text}."
 
 
-for command in (run, list_, show, explain, report, trace):
-    cli.add_command(command)
+def _drop_output() -> None:
+    """What is left in the buffer goes nowhere, since at its end Python would try to write it again."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

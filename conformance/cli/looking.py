@@ -6,26 +6,29 @@ from typing import Any
 
 import click
 
-from conformance.cli.exits import CONFORMANT
+from conformance.cli.exits import CONFORMANT, PROGRAM, examples
+from conformance.errors import UsageError
 from conformance.running.nearest import known
-from conformance.telling.explain import explanation, explanation_lines
+from conformance.telling.explain import (
+    defect_explanation,
+    defect_lines,
+    explanation,
+    explanation_lines,
+    kind_of,
+)
 from conformance.telling.listing import LISTS, case_json, case_lines, list_table
 from conformance.telling.report import read_report
 from conformance.telling.requirements import read_requirements
-from conformance.telling.table import matrix_table
+from conformance.telling.table import matrix_lines, matrix_table
 from conformance.telling.text import console, plain
 from conformance.vectors import load
 
 
-@click.command("list")
+@click.command("list", epilog=examples("list requirements --json"))
 @click.argument("what", metavar="|".join(LISTS))
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def list_(what: str, as_json: bool) -> int:
-    r"""List what the suite holds.
-
-    \b
-    Example: mha-conformance list requirements --json
-    """
+    """List what the suite holds."""
     entries, fields = LISTS[known("list", what, LISTS)]
     if as_json:
         print_json(entries())
@@ -34,17 +37,15 @@ def list_(what: str, as_json: bool) -> int:
     return CONFORMANT
 
 
-@click.command()
+@click.command(epilog=examples("show mask/empty-row-is-zero"))
 @click.argument("case")
 @click.option("--json", "as_json", is_flag=True, help="For machines, with every number.")
 def show(case: str, as_json: bool) -> int:
-    r"""Show CASE in full: what it exposes, requirements, inputs, expected values and tolerance.
-
-    \b
-    Example: mha-conformance show mask/empty-row-is-zero
-    """
+    """Show CASE in full: what it exposes, requirements, inputs, expected values and tolerance."""
     cases = {c.id: c for c in load.load_vectors().cases}
-    found = cases[known("case", case, cases)]
+    if case not in cases and (kind := kind_of(case)) in ("requirement", "defect"):
+        raise UsageError(f"{case} is a {kind}: say `{PROGRAM} explain {case}`")
+    found = cases[known("case", case.lower() if case.lower() in cases else case, cases)]
     if as_json:
         print_json(case_json(found))
         return CONFORMANT
@@ -54,34 +55,36 @@ def show(case: str, as_json: bool) -> int:
     return CONFORMANT
 
 
-@click.command()
-@click.argument("requirement")
+@click.command(epilog=examples("explain MASK-3", "explain mask-inverted"))
+@click.argument("name", metavar="REQUIREMENT")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
-def explain(requirement: str, as_json: bool) -> int:
-    r"""Explain REQUIREMENT: its text, rationale and decision, its cases and the mistakes that break it.
+def explain(name: str, as_json: bool) -> int:
+    """Explain REQUIREMENT: its text, rationale and decision, its cases and the mistakes that break it.
 
-    \b
-    Example: mha-conformance explain MASK-3
+    The ID of a known mistake explains that.
     """
-    found = explanation(requirement)
+    kind = kind_of(name)
+    if kind == "case":
+        raise UsageError(f"{name} is a case: say `{PROGRAM} show {name}`")
+    found = defect_explanation(name) if kind == "defect" else explanation(name)
     if as_json:
         print_json(found)
         return CONFORMANT
     out = console()
-    for line in explanation_lines(found):
+    for line in defect_lines(found) if kind == "defect" else explanation_lines(found):
         out.print(plain(line), soft_wrap=True)
     return CONFORMANT
 
 
-@click.command()
+@click.command(epilog=examples("report numpy.json torch.json"))
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN.json...")
 def report(runs: tuple[Path, ...]) -> int:
-    r"""Print a table of one or many reports: chapter by target.
-
-    \b
-    Example: mha-conformance report numpy.json torch.json
-    """
-    console().print(matrix_table([read_report(path) for path in runs]))
+    """Print a table of one or many reports: chapter by target, then a line for each."""
+    reports = [read_report(path) for path in runs]
+    out = console()
+    out.print(matrix_table(reports))
+    for line in matrix_lines(reports):
+        out.print(line, soft_wrap=True)
     return CONFORMANT
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from conformance.cli.exits import CONFORMANT, FAILED, INTERRUPTED, PROGRAM
+from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
+from conformance.cli.interrupts import interruptible
 from conformance.errors import UsageError
 from conformance.running import runner
 from conformance.running.process import split_command
@@ -14,12 +15,18 @@ from conformance.telling.progress import RunProgress
 from conformance.telling.record import Recorder
 from conformance.telling.report import Report
 from conformance.telling.requirements import read_requirements
-from conformance.telling.run import prepare
+from conformance.telling.run import LONGEST, prepare
 from conformance.telling.table import blame_table, run_table, summary_lines
-from conformance.telling.text import console, plain
+from conformance.telling.text import MESSAGE, console, counted, plain, shorten
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "run numpy --report numpy.json",
+        "run my_attention.py:attention --dtype float32 -k 'mask or window'",
+        "run --command 'node impl.js' --profile core",
+    )
+)
 @click.argument("target", required=False)
 @click.option(
     "--command", metavar="PROGRAM", help="A program that speaks the line protocol, instead of TARGET."
@@ -70,15 +77,9 @@ def run(
     quiet: bool,
     verbose: bool,
 ) -> int:
-    r"""Run every case that TARGET claims.
+    """Run every case that TARGET claims.
 
     TARGET is a backend's name, package.module:attribute or path/to/file.py:attribute.
-
-    \b
-    Examples:
-      mha-conformance run numpy --report numpy.json
-      mha-conformance run my_attention.py:attention --dtype float32 -k 'mask or window'
-      mha-conformance run --command "node impl.js" --profile core
     """
     request = Request(
         target=target,
@@ -93,29 +94,35 @@ def run(
         ),
         device=device,
         accuracy=accuracy,
-        timeout=timeout,
+        timeout=min(timeout, LONGEST),
         in_process=in_process,
         stop_at_failure=stop,
         workers=workers,
     )
-    recorder, cases = prepare(request, (PROGRAM, *given), report)
+    with interruptible():
+        return _run(request, (PROGRAM, *given), report, quiet, verbose)
+
+
+def _run(request: Request, command: tuple[str, ...], report: Path | None, quiet: bool, verbose: bool) -> int:
+    """Runs, and tells what was found however that ends.
+
+    Raises:
+        KeyboardInterrupt: it was interrupted; what there is has been written and printed.
+    """
+    recorder, cases = prepare(request, command, report)
+    profile = request.selection.profile
     progress = RunProgress(console(stderr=True), quiet, verbose)
-    interrupted = False
     try:
         with progress:
             for event in runner.run(request, cases, progress.echo if verbose else None):
                 recorder.add(event)
                 progress.show(event)
-    except KeyboardInterrupt:
-        interrupted = True
     finally:
         try:
             recorder.write()
         finally:
             if recorder.started:
                 _print_run(recorder, profile, quiet)
-    if interrupted:
-        return INTERRUPTED
     return exit_status(recorder.report(), profile)
 
 
@@ -125,10 +132,12 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
         out.print(run_table(report))
         if report.failed:
             out.print(blame_table(report.results, read_requirements()))
+        if hint := recorder.assumed():
+            out.print(plain(hint), soft_wrap=True)
         if report.status == "incomplete":
-            out.print(plain(f"incomplete because {recorder.left_open()}"), soft_wrap=True)
+            out.print(plain(shorten(f"incomplete because {recorder.left_open()}", MESSAGE)), soft_wrap=True)
     for line in summary_lines(report, profile):
-        out.print(line)
+        out.print(line, soft_wrap=True)
 
 
 def exit_status(report: Report, profile: str | None) -> int:
@@ -139,7 +148,7 @@ def exit_status(report: Report, profile: str | None) -> int:
     """
     if not report.executed:
         raise UsageError(
-            f"nothing was executed: {report.target.source} supports none of {len(report.results)} cases; "
+            f"nothing was executed: {report.target.source} supports none of {counted(len(report.results), 'case')}; "
             f"{report.results[0].case}: {report.results[0].message}"
         )
     met = profile is None or report.profiles[profile] == "conformant"

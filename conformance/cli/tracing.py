@@ -2,25 +2,21 @@
 
 import click
 
-from conformance.cli.exits import CONFORMANT, FAILED
+from conformance.cli.exits import CONFORMANT, FAILED, examples
 from conformance.cli.looking import print_json
-from conformance.telling.text import console, plain
+from conformance.telling.text import console, counted, plain
 from conformance.telling.trace import kills
 from conformance.telling.trace.holes import holes
 from conformance.telling.trace.index import write_index
 from conformance.telling.trace.links import links_json, read_links
 
 
-@click.command()
+@click.command(epilog=examples("trace"))
 @click.option("--json", "as_json", is_flag=True, help="For machines: every link both ways, and the holes.")
 @click.option("--write", is_flag=True, help="Write spec/INDEX.md first.")
 @click.option("--kills", "run_kills", is_flag=True, help="Run every defect against the cases, for minutes.")
 def trace(as_json: bool, write: bool, run_kills: bool) -> int:
-    r"""Trace requirements, cases, defects and tests to each other; exit 1 if there is a hole.
-
-    \b
-    Example: mha-conformance trace
-    """
+    """Trace requirements, cases, defects and tests to each other; exit 1 if there is a hole."""
     links = read_links()
     if write:
         write_index(links)
@@ -31,6 +27,6 @@ def trace(as_json: bool, write: bool, run_kills: bool) -> int:
     out = console()
     for hole in found:
         out.print(plain(str(hole)), soft_wrap=True)
-    amount = f"{len(found)} hole{'s' if len(found) > 1 else ''}" if found else "no hole"
+    amount = counted(len(found), "hole") if found else "no hole"
     out.print(plain(f"{amount} in {links.words}"), soft_wrap=True)
     return FAILED if found else CONFORMANT

@@ -9,6 +9,9 @@ Matches = Callable[[str], bool]
 """Whether a word is true of something."""
 Expression = Callable[[Matches], bool]
 
+DEPTH = 50
+"""How deep parentheses and `not` may nest: more than anybody types, less than Python's stack holds."""
+
 
 def parse(text: str) -> Expression:
     """Compiles an expression.
@@ -30,11 +33,12 @@ class _Parser:
     def __init__(self, text: str, tokens: Iterator[str]) -> None:
         self._text, self._tokens = text, tokens
         self.token = next(tokens)
+        self._depth = 0
 
     def refusal(self) -> UsageError:
         found = f"at {self.token!r}" if self.token else "at its end"
         return UsageError(
-            f"-k expression {self._text!r} cannot be read {found}; "
+            f"-k expression {self._text[:80]!r} cannot be read {found}; "
             "write words joined by `and`, `or`, `not` and parentheses, as in -k 'mask and not float16'"
         )
 
@@ -43,38 +47,31 @@ class _Parser:
         return token
 
     def disjunction(self) -> Expression:
-        left = self.conjunction()
+        parts = [self.conjunction()]
         while self.token == "or":
             self.take()
-            left = _either(left, self.conjunction())
-        return left
+            parts.append(self.conjunction())
+        return parts[0] if len(parts) == 1 else lambda matches: any(part(matches) for part in parts)
 
     def conjunction(self) -> Expression:
-        left = self.negation()
+        parts = [self.negation()]
         while self.token == "and":
             self.take()
-            left = _both(left, self.negation())
-        return left
+            parts.append(self.negation())
+        return parts[0] if len(parts) == 1 else lambda matches: all(part(matches) for part in parts)
 
     def negation(self) -> Expression:
-        if self.token in ("", ")", "and", "or"):
+        if self.token in ("", ")", "and", "or") or self._depth > DEPTH:
             raise self.refusal()
         word = self.take()
-        if word == "not":
-            inner = self.negation()
-            return lambda matches: not inner(matches)
-        if word != "(":
+        if word not in ("not", "("):
             return lambda matches: matches(word)
-        inner = self.disjunction()
+        self._depth += 1
+        inner = self.negation() if word == "not" else self.disjunction()
+        self._depth -= 1
+        if word == "not":
+            return lambda matches: not inner(matches)
         if self.token != ")":
             raise self.refusal()
         self.take()
         return inner
-
-
-def _either(left: Expression, right: Expression) -> Expression:
-    return lambda matches: left(matches) or right(matches)
-
-
-def _both(left: Expression, right: Expression) -> Expression:
-    return lambda matches: left(matches) and right(matches)

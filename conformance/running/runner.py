@@ -146,12 +146,15 @@ def run(
     """
     asker, hello = start(request, echo)
     try:
+        if echo:
+            for note in hello.notes:
+                echo(f"note: {note}\n")
         accuracy = request.accuracy or hello.accuracy
         questions = select(cases, hello, accuracy, request.selection, request.source)
         yield Started(hello, request.source, accuracy, len(questions))
         with closing(_rows(request, questions, accuracy, asker, echo)) as rows:
             for row in rows:
-                yield explained(row, hello)
+                yield row
                 if row.failed and request.stop_at_failure:
                     break
     except BaseException:
@@ -223,12 +226,3 @@ def answered(question: Question, accuracy: str, asker: Asker) -> Row:
         grade=judgement.grade,
         worst=judgement.worst,
     )
-
-
-def explained(row: Row, hello: Hello) -> Row:
-    """The row; a failure in what the target claims only by default says so."""
-    assumed = [feature for feature in row.features if feature in hello.assumed]
-    if not row.failed or not assumed:
-        return row
-    hint = f"{' and '.join(assumed)} {'are' if len(assumed) > 1 else 'is'} claimed by default"
-    return replace(row, message=f"{row.message}; {hint}: declare `features` to opt out")

@@ -67,9 +67,9 @@ class Selection:
 
 def parse_shard(text: str) -> tuple[int, int]:
     """`I/N` as two numbers."""
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
     if not match:
-        raise UsageError(f"shard {text!r} is not of the form I/N, such as 1/4")
+        raise UsageError(f"shard {text[:40]!r} is not of the form I/N, such as 1/4")
     return int(match[1]), int(match[2])
 
 

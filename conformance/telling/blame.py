@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from conformance.judging.verdict import Row
 from conformance.telling.requirements import id_order
 
+FEW = 3
+"""Executed rows below which a requirement that fails tells little beside one that covers the same failures."""
+
 
 @dataclass(frozen=True)
 class Blame:
@@ -22,13 +25,22 @@ def blame(rows: Iterable[Row]) -> list[Blame]:
 
     A requirement tells the more, the better "it is broken" predicts which rows fail: all that cover it, and
     no others. Dice's coefficient of the two sets counts just that. Looking at the share of failures alone
-    puts requirements first that one small case covers.
+    puts requirements first that one small case covers. Those are left out where one with more rows fails in
+    all of them and covers the failures as well.
     """
     executed = [row for row in rows if row.executed]
     every = sum(row.failed for row in executed)
     tested = Counter(requirement for row in executed for requirement in row.covers)
-    failed = Counter(requirement for row in executed if row.failed for requirement in row.covers)
-    blamed = [Blame(requirement, n, tested[requirement]) for requirement, n in failed.items()]
+    failures: dict[str, set[int]] = {}
+    for number, row in enumerate(executed):
+        for requirement in row.covers if row.failed else ():
+            failures.setdefault(requirement, set()).add(number)
+    broken = [those for name, those in failures.items() if FEW <= tested[name] == len(those)]
+    blamed = [
+        Blame(name, len(those), tested[name])
+        for name, those in failures.items()
+        if tested[name] >= FEW or not any(those <= others for others in broken)
+    ]
     return sorted(
         blamed, key=lambda b: (-2 * b.failed / (b.tested + every), b.tested, id_order(b.requirement))
     )

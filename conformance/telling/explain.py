@@ -1,4 +1,4 @@
-"""One requirement in full: what it asks for, why, who tests it and how it is broken."""
+"""One requirement in full: what it asks for, why, who tests it and how it is broken; or one defect."""
 
 from typing import Any
 
@@ -7,7 +7,17 @@ from conformance.telling.decisions import read_decisions
 from conformance.telling.listing import read_defects
 from conformance.telling.markdown import unlinked
 from conformance.telling.requirements import read_requirements
+from conformance.telling.trace.kills import read_kills
 from conformance.vectors import load
+
+
+def kind_of(name: str) -> str:
+    """What a name is, whatever its letters' case: `requirement`, `case`, `defect`, or nothing that is known."""
+    if any(r.id == name.upper() for r in read_requirements()):
+        return "requirement"
+    if any(case.id == name.lower() for case in load.load_vectors().cases):
+        return "case"
+    return "defect" if any(defect.id == name.lower() for defect in read_defects()) else ""
 
 
 def explanation(name: str) -> dict[str, Any]:
@@ -49,13 +59,43 @@ def explanation(name: str) -> dict[str, Any]:
     }
 
 
+def defect_explanation(name: str) -> dict[str, Any]:
+    """All that is known of a defect of the bank, as JSON values."""
+    defect = next(defect for defect in read_defects() if defect.id == name.lower())
+    titles = {requirement.id: requirement.title for requirement in read_requirements()}
+    return {
+        "id": defect.id,
+        "sentence": defect.sentence,
+        "origin": defect.origin,
+        "features": list(defect.features),
+        "equivalent": defect.equivalent,
+        "violates": [{"id": id_, "requirement": titles.get(id_, "")} for id_ in defect.violates],
+        "shown by": read_kills().get(defect.id, {}),
+    }
+
+
+def defect_lines(found: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    lines = [found["id"], f"  {found['sentence']}", "", f"origin    {found['origin']}"]
+    lines += [f"features  {', '.join(found['features'])}"] if found["features"] else []
+    lines += [f"shows     nowhere: {found['equivalent']}"] if found["equivalent"] else []
+    lines += [f"violates  {each['id']}  {each['requirement']}".rstrip() for each in found["violates"]]
+    shown: dict[str, list[str]] = {}
+    for dtype, cases in found["shown by"].items():
+        for case in cases:
+            shown.setdefault(case, []).append(dtype)
+    rows = [{"id": case, "dtypes": ", ".join(dtypes)} for case, dtypes in shown.items()]
+    return lines + _rows("case on record that shows it", "cases on record that show it", rows, "dtypes")
+
+
 def explanation_lines(found: dict[str, Any]) -> list[str]:
     """The same for people."""
     lines = [f"{found['id']}  {' · '.join(found['notes'])}  ({found['file']})"]
     lines += _block(found["requirement"]) + _part("", found["text"]) + _part("Rationale", found["rationale"])
     for decision in found["decisions"]:
         lines += _part(f"Decision  {decision['title']}  ({decision['file']})", decision["decision"])
-    lines += _rows("case", found["cases"], "note") + _rows("known mistake", found["defects"], "sentence")
+    lines += _rows("case", "cases", found["cases"], "note")
+    lines += _rows("known mistake", "known mistakes", found["defects"], "sentence")
     return lines
 
 
@@ -67,9 +107,12 @@ def _block(text: str) -> list[str]:
     return [f"  {line}".rstrip() for line in unlinked(text).splitlines()]
 
 
-def _rows(what: str, rows: list[dict[str, str]], said: str) -> list[str]:
+def _rows(one: str, many: str, rows: list[dict[str, str]], said: str) -> list[str]:
     if not rows:
-        return ["", f"No {what}"]
+        return ["", f"No {one}"]
     width = max(len(row["id"]) for row in rows)
-    heading = f"{len(rows)} {what}{'s' if len(rows) > 1 else ''}"
-    return ["", heading, *(f"  {row['id']:<{width}}  {row[said]}" for row in rows)]
+    return [
+        "",
+        f"{len(rows)} {one if len(rows) == 1 else many}",
+        *(f"  {row['id']:<{width}}  {row[said]}" for row in rows),
+    ]

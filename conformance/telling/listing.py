@@ -13,11 +13,16 @@ from conformance.running.select import in_profile
 from conformance.running.target import implementations
 from conformance.telling.report import number_to_json
 from conformance.telling.requirements import read_requirements
-from conformance.telling.text import plain
+from conformance.telling.text import counted, plain
 from conformance.vectors import load
 from conformance.vectors.case import Array, Bound, Case, Golden
 
 Entry = dict[str, Any]
+
+PROFILE_NOTES = {
+    "training": "also needs the gradient of each claimed operation, which this version does not test: "
+    "without a failure its status is incomplete",
+}
 
 SHOWN = 40
 """Elements up to which an array is written out for people."""
@@ -83,6 +88,7 @@ def profiles() -> list[Entry]:
             "name": name,
             "features": list(needed),
             "cases": sum(in_profile(case.operation, case.features, name) for case in every),
+            "note": PROFILE_NOTES.get(name, ""),
         }
         for name, needed in PROFILES.items()
     ]
@@ -116,7 +122,7 @@ LISTS: dict[str, tuple[Callable[[], list[Entry]], tuple[str, ...]]] = {
     "requirements": (requirements, ("id", "title", "notes", "cases")),
     "features": (features, ("name", "claimed", "cases")),
     "defects": (defects, ("id", "violates", "sentence")),
-    "profiles": (profiles, ("name", "cases", "features")),
+    "profiles": (profiles, ("name", "cases", "features", "note")),
 }
 """What can be listed: its entries, and the fields that a table shows."""
 
@@ -210,7 +216,7 @@ def case_lines(case: Case, titles: Mapping[str, str]) -> list[str]:
         memory = f", {case.memory[name]} in memory" if name in case.memory else ""
         lines += ["", f"input {name} {array.shape}{own}{memory}", *_array_lines(array)]
     if case.repeat > 1:
-        lines += ["", f"called {case.repeat} times; the last answer counts"]
+        lines += ["", f"called {counted(case.repeat, 'time')}; the last answer counts"]
     if case.raises:
         lines += ["", "expected: any exception but NotImplementedError"]
     for name, golden in case.expected.items():

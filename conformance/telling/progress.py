@@ -9,7 +9,7 @@ from rich.text import Text
 
 from conformance.judging.verdict import Row
 from conformance.running.runner import Event, Started
-from conformance.telling.text import STYLES, plain, safe
+from conformance.telling.text import MESSAGE, STYLES, counted, plain, safe, shorten
 
 FAILURES_SHOWN = 8
 """Failing rows that are told one by one, unless every row is."""
@@ -64,11 +64,12 @@ class RunProgress:
     def _begin(self, event: Started) -> None:
         hello = event.hello
         if self._bar is not None:
-            self._bar.add_task(safe(hello.name), total=event.total, failed="")
+            self._bar.add_task(safe(shorten(hello.name)), total=event.total, failed="")
         elif not self._quiet:
-            version = f" {hello.version}" if hello.version else ""
+            name = " ".join(shorten(part) for part in (hello.name, hello.version) if part)
+            rows = counted(event.total, "case")
             self._console.print(
-                plain(f"{hello.name}{version}: {event.total} cases by dtype, judged as {event.accuracy}"),
+                plain(f"{name}: {rows} by dtype, judged as {event.accuracy}"),
                 soft_wrap=True,
             )
 
@@ -81,12 +82,13 @@ class RunProgress:
 def row_text(row: Row, verbose: bool = False) -> Text:
     """A row: verdict, case, dtype, requirements; what is wrong stands on a line of its own."""
     name = f" {row.case} {row.dtype}"
+    said = shorten(row.message, MESSAGE)
     if not row.failed:
-        message = f": {row.message}" if row.message else ""
+        message = f": {said}" if said else ""
         return Text.assemble(verdict(row, verbose), plain(f"{name} ({row.seconds:.2f} s){message}"))
     covers = [*row.covers[:COVERS_SHOWN], *["..."] * (len(row.covers) > COVERS_SHOWN)]
     return Text.assemble(
-        verdict(row, verbose), plain(f"{name} ({', '.join(covers)})"), "\n", plain(f"        {row.message}")
+        verdict(row, verbose), plain(f"{name} ({', '.join(covers)})"), "\n", plain(f"        {said}")
     )
 
 

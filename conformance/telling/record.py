@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from conformance.names import DTYPES
 from conformance.running.runner import Event, Started
 from conformance.telling import summary
 from conformance.telling.report import Report, TargetInfo
+from conformance.telling.text import counted
 from conformance.vectors.load import Vectors
 from conformance.version import SUITE_VERSION
 
@@ -32,19 +32,25 @@ class ReportFile:
     """
 
     def __init__(self, path: Path) -> None:
+        try:
+            self._try(path)
+        except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links that go round in a circle
+            reason = (isinstance(error, OSError) and error.strerror) or error
+            raise UsageError(f"report {str(path)!r} cannot be written: {reason}") from error
+
+    def _try(self, path: Path) -> None:
         self._path = path.resolve()  # replaces what a link points to, not the link
         if self._path.exists() and not self._path.is_file():
-            raise UsageError(f"report {path} cannot be written: it is there, and no file")
+            raise ValueError("it is there, and no file; give the name of a file")
         if not self._path.parent.is_dir():
-            raise UsageError(
-                f"report {path} cannot be written: {self._path.parent} is no folder; make it first"
-            )
-        try:
-            handle, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
-        except OSError as error:
-            raise UsageError(f"report {path} cannot be written: {error.strerror}") from error
-        os.close(handle)
-        Path(name).unlink()
+            raise ValueError(f"{self._path.parent} is no folder; make it first")
+        beside = self._beside()
+        beside.touch()
+        beside.unlink()
+
+    def _beside(self) -> Path:
+        """The file that becomes the report once it is whole."""
+        return self._path.with_name(f".{self._path.name[:40]}.{os.getpid()}")
 
     def write(self, report: Report) -> None:
         """Replaces the file.
@@ -53,7 +59,7 @@ class ReportFile:
             UsageError: the disk is full, say.
         """
         text = json.dumps(report.to_json(), indent=1, allow_nan=False, ensure_ascii=True) + "\n"
-        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        beside = self._beside()
         try:
             beside.write_text(text, "utf-8")
             beside.replace(self._path)
@@ -116,7 +122,7 @@ class Recorder:
             spec_version=self._vectors.spec_version,
             vectors_sha256=self._vectors.sha256,
             target=TargetInfo(hello.name, hello.version, self._started.source, self._started.accuracy),
-            environment={**environment(), **hello.environment},
+            environment={**library_versions(), **hello.environment},
             command=self._command,
             status=summary.status(rows, hello, whole),
             summary=summary.count(rows),
@@ -126,6 +132,11 @@ class Recorder:
             results=rows,
         )
 
+    def assumed(self) -> str:
+        """What to say of failures that all lie in what the target claims only by default; empty otherwise."""
+        assert self._started is not None
+        return summary.assumed(self._rows, self._started.hello)
+
     def left_open(self) -> str:
         """Why an incomplete run is incomplete."""
         assert self._started is not None
@@ -134,7 +145,7 @@ class Recorder:
         if self._narrowed:
             reasons.append(f"{self._narrowed} left out a part of the suite")
         if len(rows) < self._started.total:
-            reasons.append(f"only {len(rows)} of {self._started.total} rows were run")
+            reasons.append(f"only {len(rows)} of {counted(self._started.total, 'row')} were run")
         reasons += summary.unsupported_claims(rows, hello)
         return "; ".join(reasons) or "no row of what is claimed was run"
 
@@ -144,6 +155,6 @@ def place(row: Row) -> tuple[str, int]:
     return row.case, DTYPES.index(row.dtype)
 
 
-def environment() -> dict[str, str]:
-    """Where the suite runs."""
+def library_versions() -> dict[str, str]:
+    """What the suite runs on."""
     return {"python": platform.python_version(), "platform": platform.platform(), "numpy": np.__version__}

@@ -188,12 +188,14 @@ def read_report(path: Path) -> Report:
     try:
         data = json.loads(path.read_bytes())
     except OSError as error:
-        raise UsageError(f"report {path} cannot be read: {error.strerror}") from error
+        raise UsageError(f"report {path} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"report {path} is not JSON: {error}") from error
-    flaw = best_match(_validator().iter_errors(data))
-    if flaw is not None:
-        raise UsageError(
-            f"{path} is not a report of version {REPORT_VERSION}: {flaw.json_path}: {flaw.message:.200}"
-        )
-    return Report.from_json(data)
+    try:
+        flaw = best_match(_validator().iter_errors(data))
+        if flaw is None:
+            return Report.from_json(data)
+        reason = f"{flaw.json_path}: {flaw.message:.200}"
+    except (OverflowError, ValueError, RecursionError) as error:  # a number that no float holds, say
+        reason = str(error)
+    raise UsageError(f"{path} is not a report of version {REPORT_VERSION}: {reason}")

@@ -1,10 +1,12 @@
 """`conformance.run`: a run from Python, with the options of the command line."""
 
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from conformance.errors import UsageError
 from conformance.running import runner
 from conformance.running.process import split_command
 from conformance.running.runner import Request
@@ -12,8 +14,12 @@ from conformance.running.select import Selection, parse_shard
 from conformance.telling.record import Recorder, ReportFile
 from conformance.telling.report import Report
 from conformance.telling.requirements import read_requirements
+from conformance.telling.text import shorten
 from conformance.vectors import load
 from conformance.vectors.case import Case
+
+LONGEST = threading.TIMEOUT_MAX / 2
+"""Seconds that the system can wait, with room for what is allowed beyond; more is taken as this."""
 
 
 def run(
@@ -46,7 +52,21 @@ def run(
 
     Raises:
         UsageError: the target cannot be loaded, a name is unknown, or nothing is left to run.
+
+    Example:
+        >>> report = conformance.run(attention, dtype="float32")
+        >>> assert report.status == "conformant", [row.message for row in report.results if row.failed]
     """
+    if (target is None) == (command is None):
+        raise UsageError(
+            "conformance.run wants either a target, as in run(attention) or run('numpy'), "
+            "or a program, as in run(command='node impl.js')"
+        )
+    if target is not None and not isinstance(target, str) and _is_plain(target):
+        raise UsageError(
+            f"conformance.run wants a function, an object with the operations as methods, or the name of a "
+            f"target, not {type(target).__name__} {shorten(repr(target))}"
+        )
     request = Request(
         target=target,
         command=split_command(command),
@@ -60,7 +80,7 @@ def run(
         ),
         device=device,
         accuracy=accuracy,
-        timeout=timeout,
+        timeout=min(timeout, LONGEST),
         in_process=in_process,
         stop_at_failure=x,
         workers=j,
@@ -87,6 +107,11 @@ def prepare(
     requirements = [r.id for r in read_requirements() if not r.withdrawn]
     recorder = Recorder(vectors, requirements, tuple(command), request.selection.narrowed, file)
     return recorder, vectors.cases
+
+
+def _is_plain(target: Any) -> bool:
+    """Whether it is data, which can be no implementation."""
+    return type(target).__module__ == "builtins" and not callable(target) and not hasattr(target, "__dict__")
 
 
 def _several(names: str | Iterable[str]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from conformance.running.answer import Hello
 from conformance.running.select import in_profile
 from conformance.telling.report import FeatureResult, Status
 from conformance.telling.requirements import id_order
+from conformance.telling.text import counted
 
 
 def count(rows: Iterable[Row]) -> dict[str, int]:
@@ -40,7 +41,21 @@ def unsupported_claims(rows: Iterable[Row], hello: Hello) -> list[str]:
     if not those:
         return []
     first = f"{those[0].case} {those[0].dtype} ({those[0].message})"
-    return [f"{len(those)} of the rows that are claimed were answered `unsupported`, first {first}"]
+    were = "of what is claimed was" if len(those) == 1 else "of what is claimed were"
+    return [f"{counted(len(those), 'row')} {were} answered `unsupported`, first {first}"]
+
+
+def assumed(rows: Iterable[Row], hello: Hello) -> str:
+    """That every failing row needs a feature which the target claims by default; empty if some row does not.
+
+    Only then may it be that the target is right in all that it is meant to do.
+    """
+    needed = [set(row.features) & set(hello.assumed) for row in rows if row.failed]
+    if not needed or not all(needed):
+        return ""
+    names = [name for name in hello.assumed if any(name in those for those in needed)]
+    are = "are" if len(names) > 1 else "is"
+    return f"{' and '.join(names)} {are} claimed by default: declare `features` to opt out"
 
 
 def features(rows: Sequence[Row], hello: Hello, whole: bool) -> dict[str, FeatureResult]:

@@ -1,7 +1,9 @@
 """Tables of results: chapter x dtype of one run, chapter x target of many."""
 
 from collections.abc import Iterable, Sequence
+from textwrap import wrap
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -10,10 +12,12 @@ from conformance.names import DTYPES
 from conformance.telling.blame import blame
 from conformance.telling.report import Report
 from conformance.telling.requirements import Requirement
-from conformance.telling.text import STYLES, plain
+from conformance.telling.text import STYLES, plain, safe, shorten
 
 BLAMED = 8
 """Requirements that are named as broken."""
+HEADING, COLUMN = 30, 10
+"""Characters of a target's name in a heading, and how many of them stand side by side."""
 
 
 def run_table(report: Report) -> Table:
@@ -25,7 +29,7 @@ def run_table(report: Report) -> Table:
         cells = [
             cell(row for row in rows if (row.chapter, row.dtype) == (chapter, dtype)) for dtype in dtypes
         ]
-        table.add_row(plain(chapter), *cells)
+        table.add_row(plain(shorten(chapter)), *cells)
     return table
 
 
@@ -49,22 +53,30 @@ def blame_table(rows: Sequence[Row], requirements: Iterable[Requirement]) -> Tab
 
 
 def matrix_table(reports: Sequence[Report]) -> Table:
-    """Chapter x target of many runs, and the status of each below."""
-    table = Table("chapter")
-    for report in reports:
-        table.add_column(plain(title(report)))
+    """Chapter x target of many runs; narrow, so that five of them fit a terminal."""
+    table = Table("chapter", padding=(0, 1), box=SIMPLE_HEAD, pad_edge=False)
+    for number, report in enumerate(reports, 1):
+        name = wrap(safe(shorten(report.target.name, HEADING)), COLUMN) or [""]
+        table.add_column(Text("\n".join([str(number), *name])), min_width=7)
     for chapter in chapters(reports):
-        cells = [cell(row for row in report.results if row.chapter == chapter) for report in reports]
-        table.add_row(plain(chapter), *cells)
-    table.add_section()
-    table.add_row("status", *(Text(report.status, STYLES[report.status]) for report in reports))
+        cells = [short_cell(row for row in report.results if row.chapter == chapter) for report in reports]
+        table.add_row(plain(shorten(chapter)), *cells)
     return table
+
+
+def matrix_lines(reports: Sequence[Report]) -> list[Text]:
+    """One line for each column of the table: what was run, its status and its counts."""
+    return [
+        Text.assemble(plain(f"{number} {title(report)}: "), summary_line(report))
+        for number, report in enumerate(reports, 1)
+    ]
 
 
 def title(report: Report) -> str:
     """A target in a few words."""
     target = report.target
-    return " ".join(filter(None, (target.name, target.version, f"({target.accuracy})")))
+    words = (shorten(target.name), shorten(target.version or ""), f"({target.accuracy})")
+    return " ".join(filter(None, words))
 
 
 def chapters(reports: Iterable[Report]) -> list[str]:
@@ -84,12 +96,29 @@ def cell(rows: Iterable[Row]) -> Text:
     return Text("unsupported" if unsupported else "", STYLES["unsupported"])
 
 
-def summary_lines(report: Report, profile: str | None = None) -> list[Text]:
-    """The last lines of a run: counts, the profile asked for, the status."""
+def short_cell(rows: Iterable[Row]) -> Text:
+    """The same for a narrow column."""
+    verdicts = [row.verdict for row in rows]
+    passed, unsupported = verdicts.count("pass"), verdicts.count("unsupported")
+    failed = len(verdicts) - passed - unsupported
+    if failed:
+        return Text(f"{failed} fail", STYLES["fail"])
+    if passed:
+        return Text(f"{passed} pass", STYLES["pass"])
+    return Text("none" if unsupported else "", STYLES["unsupported"])
+
+
+def summary_line(report: Report) -> Text:
+    """The status of a run and its counts."""
     counts = ", ".join(
         f"{n} {verdict}" for verdict, n in report.summary.items() if n or verdict in ("pass", "fail")
     )
-    lines = [Text.assemble((report.status, STYLES[report.status]), f": {counts}")]
+    return Text.assemble((report.status, STYLES[report.status]), f": {counts}")
+
+
+def summary_lines(report: Report, profile: str | None = None) -> list[Text]:
+    """The last lines of a run: its status and counts, and the profile asked for."""
+    lines = [summary_line(report)]
     if profile is not None:
         word = report.profiles[profile]
         lines.append(Text.assemble(f"profile {profile}: ", (word, STYLES[word])))

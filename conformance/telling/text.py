@@ -1,5 +1,7 @@
 """Text for a terminal: what came from elsewhere can neither move the cursor nor be read as markup."""
 
+import os
+import re
 import unicodedata
 
 from rich.console import Console
@@ -17,7 +19,21 @@ STYLES = {
     "incomplete": "bold yellow",
 }
 WIDE = 1000
-"""Columns of what is no terminal: lines there are never folded."""
+"""Columns of what is no terminal, unless COLUMNS says: lines there are never folded."""
+NAME = 60
+"""Characters of a name that are shown; a target may give itself any."""
+MESSAGE = 4000
+"""Characters of a message that are shown; a report keeps all."""
+
+
+def shorten(text: str, limit: int = NAME) -> str:
+    """The beginning of a text that is too long to be read."""
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 case`, `2 cases`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def safe(text: str) -> str:
@@ -37,7 +53,22 @@ def plain(text: str, style: str = "") -> Text:
 
 def console(stderr: bool = False) -> Console:
     """A console on one of the standard streams."""
-    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    columns = _columns()
+    own = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    made = Console(
+        stderr=stderr,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        width=columns,
+        _environ=own,  # rich fails where those two are no numbers
+    )
     if not made.is_terminal:
-        made.width = WIDE
+        made.width = columns or WIDE
     return made
+
+
+def _columns() -> int | None:
+    """The width that COLUMNS asks for, if it is one."""
+    match = re.fullmatch(r"0*([1-9][0-9]{1,4})", os.environ.get("COLUMNS", ""))
+    return int(match[1]) if match else None

@@ -130,17 +130,6 @@ def test_repeat_judges_the_last_call(targets: Path, make_case: Make) -> None:
     assert rows(f"{targets}:growing", make_case(repeat=2))[0].verdict == "fail"
 
 
-def test_a_failure_in_what_is_claimed_by_default_says_so(targets: Path, make_case: Make) -> None:
-    hint = "; gqa and empty are claimed by default: declare `features` to opt out"
-    case = make_case(features=("gqa", "empty"))
-    for in_process in (True, False):
-        assert rows(f"{targets}:wrong", case, in_process=in_process)[0].message.endswith(hint)
-    assert "default" not in rows(f"{targets}:good", case, in_process=True)[0].message
-    declared = make_case(features=("empty",), expected={}, raises=True)
-    (row,) = rows(f"{targets}:opted_out", declared, in_process=True)
-    assert (row.verdict, "default" in row.message) == ("fail", False)
-
-
 def test_stops_at_the_first_failure(targets: Path, make_case: Make) -> None:
     assert len(rows(f"{targets}:wrong", make_case("a/a"), make_case("a/b"), stop_at_failure=True)) == 1
 

@@ -30,6 +30,13 @@ def test_one_small_case_does_not_come_before_what_explains_more() -> None:
     assert [b.requirement for b in blame(rows)] == ["A-1", "A-2"]
 
 
+def test_what_few_rows_cover_is_left_out_where_another_explains_it() -> None:
+    rows = [row("fail", "A-1")] * 4 + [row("fail", "A-1", "A-2")] * 2
+    assert [b.requirement for b in blame(rows)] == ["A-1"]
+    assert [b.requirement for b in blame([*rows, row("pass", "A-1")])] == ["A-1", "A-2"], "A-1 is not it"
+    assert [b.requirement for b in blame([*rows, row("fail", "A-2")])] == ["A-1", "A-2"], "nor here"
+
+
 def test_a_requirement_that_also_passes_comes_after_one_that_never_does() -> None:
     rows = [row("fail", "A-1", "A-2")] * 5 + [row("pass", "A-1")] * 5
     assert [b.requirement for b in blame(rows)] == ["A-2", "A-1"]

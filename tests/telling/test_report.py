@@ -152,7 +152,7 @@ def test_incomplete_says_why(recorder: Any) -> None:
     assert recorder(row(), total=3).left_open() == "only 1 of 3 rows were run"
     answered = row("unsupported", ("mask",), message="no mask today")
     assert recorder(row(), answered).left_open() == (
-        "1 of the rows that are claimed were answered `unsupported`, first a/b float32 (no mask today)"
+        "1 row of what is claimed was answered `unsupported`, first a/b float32 (no mask today)"
     )
     assert recorder(NOT_CLAIMED).left_open() == "no row of what is claimed was run"
 

@@ -15,8 +15,8 @@ from conformance.running.runner import Started
 from conformance.telling.progress import RunProgress, row_text
 from conformance.telling.report import Report, TargetInfo
 from conformance.telling.requirements import read_requirements
-from conformance.telling.table import cell, matrix_table, run_table, summary_lines
-from conformance.telling.text import safe
+from conformance.telling.table import cell, matrix_lines, matrix_table, run_table, summary_lines
+from conformance.telling.text import WIDE, console, safe
 
 EVIL = "\x1b[31mred\x07 [bold]markup[/bold] \u202eright\nline"
 
@@ -44,6 +44,17 @@ def test_safe_escapes_what_moves_the_cursor() -> None:
     assert safe("é ∑ 漢") == "é ∑ 漢"
 
 
+@pytest.mark.parametrize(
+    ("columns", "width"),
+    [(None, WIDE), ("80", 80), ("", WIDE), ("0", WIDE), ("x", WIDE), ("9" * 5000, WIDE), ("²", WIDE)],
+)
+def test_columns_when_piped(monkeypatch: pytest.MonkeyPatch, columns: str | None, width: int) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    assert console().width == width
+
+
 @pytest.mark.covers("CONF-4")
 def test_cells_never_count_unsupported_as_pass() -> None:
     cells = {
@@ -68,7 +79,13 @@ def test_tables() -> None:
     assert mask.count("1 pass") == 2
     many = printed(matrix_table([report(*rows), report(row("unsupported"), name="other")]))
     assert "heads" in many
-    assert "other 1 (eager)" in many
+    assert "none" in many
+    names = ("numpy", "torch-portable", "array-api-strict", "jax", "x" * 10_000_000)
+    five = [report(*rows, name=name) for name in names]
+    assert max(map(len, printed(matrix_table(five)).splitlines())) <= 80
+    lines = list(map(str, matrix_lines(five)))
+    assert lines[1] == "2 torch-portable 1 (eager): incomplete: 1 pass, 0 fail, 2 error"
+    assert len(lines[4]) < 150
 
 
 def test_summary_lines() -> None:

@@ -212,6 +212,8 @@ def test_kills_on_record(real: Links) -> None:
     assert found({name: [case] for name in others} | {dtype: []}) == survives
     assert found({name: [case] for name in others} | {dtype: ["mask/gone"]}) == survives
     assert "not in the record" in str(next(kills.recorded(one, "[]")))
+    (stale,) = kills.recorded(replace(real, defects=[]), json.dumps([{"id": "gone", "killed_by": {}}]))
+    assert str(stale) == "defect gone: is in the record of kills and no longer in the bank"
     for text in ("{", "[1]", '[{"id": 1}]'):
         with pytest.raises(UsageError, match="cannot be read"):
             list(kills.recorded(one, text))
@@ -221,7 +223,9 @@ def test_the_record_is_read_if_there_is_one(
     real: Links, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(kills, "RECORD", tmp_path / "kills.json")
-    assert list(kills.holes(real, run=False)) == []
+    assert [str(hole) for hole in kills.holes(real, run=False)] == [
+        f"conformance/defects/kills.json: is missing; write it with {kills.WRITE}"
+    ]
     kills.RECORD.write_text("[]")
     assert len(list(kills.holes(real, run=False))) == len(real.defects)
 
@@ -324,11 +328,17 @@ def test_no_hole_is_status_0(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 
 def test_an_installation_has_no_tests(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(links, "checkout_project", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    for text in ("", "[", "[project]\nname = 'other'", "project = 1"):
+        tmp_path.joinpath("pyproject.toml").write_text(text)
+        assert main(["trace"]) == 2
+        assert "trace needs a checkout" in capsys.readouterr().err
+    tmp_path.joinpath("pyproject.toml").write_text("[project]\nname = 'mha-conformance'")
     assert main(["trace"]) == 2
-    assert "trace needs a checkout" in capsys.readouterr().err
+    assert "`pip install -e .`" in capsys.readouterr().err
 
 
 def test_the_bank_is_read_once_it_is_asked_for() -> None:

@@ -1,5 +1,6 @@
 """Everything that is linked, read once; and the links, from both ends."""
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,9 +104,26 @@ def tests_directory() -> Path:
         UsageError: this is none.
     """
     project = checkout_project()
-    if project is None or not (project.parent / "tests").is_dir():
-        raise UsageError("trace needs a checkout of the project: the tests are not part of an installation")
-    return project.parent / "tests"
+    if project is not None and (project.parent / "tests").is_dir():
+        return project.parent / "tests"
+    if _is_checkout(Path.cwd()):  # whose cases and defects may be others than those installed
+        raise UsageError(
+            "trace reads the checkout that it runs from, and this is an installation apart from it; "
+            "say `python -m conformance trace` in here, or install with `pip install -e .` first"
+        )
+    raise UsageError(
+        "trace needs a checkout of the project, since the tests are not part of an installation; "
+        "in a checkout say `python -m conformance trace`"
+    )
+
+
+def _is_checkout(folder: Path) -> bool:
+    """Whether a folder is the root of a checkout."""
+    try:
+        project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8")).get("project", {})
+    except (OSError, ValueError):
+        return False
+    return isinstance(project, dict) and project.get("name") == "mha-conformance"
 
 
 def links_json(links: Links) -> dict[str, Any]:

@@ -1,0 +1,30 @@
+"""The calls of the command, put together."""
+
+import click
+
+from conformance.cli.exits import CONFORMANT, MISUSED, examples
+from conformance.cli.looking import explain, list_, report, show
+from conformance.cli.running import run
+from conformance.cli.tracing import trace
+from conformance.version import SPEC_VERSION, SUITE_VERSION, VECTORS_VERSION
+
+
+@click.group(
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples("run path/to/attention.py:attention"),
+)
+@click.version_option(
+    SUITE_VERSION, message=f"%(prog)s %(version)s (spec {SPEC_VERSION}, vectors {VECTORS_VERSION})"
+)
+@click.pass_context
+def cli(context: click.Context) -> int:
+    """Test an implementation of multi-head attention, in any framework and any language."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+        return MISUSED
+    return CONFORMANT
+
+
+for command in (run, list_, show, explain, report, trace):
+    cli.add_command(command)
