@@ -1,26 +1,44 @@
-"""A worker ends when whoever started it does, however that came about: a killed suite leaves nothing busy."""
+"""A process ends when the suite that started it does, however that came about: nothing busy is left behind."""
 
-import ctypes
 import os
 import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Sequence
 
 PR_SET_PDEATHSIG = 1
 LOOK_SECONDS = 1.0
 
+LAUNCHER = f"""
+import ctypes, os, signal, sys
+parent, command = int(sys.argv[1]), sys.argv[2:]
+try:
+    ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}, 0, 0, 0)
+except (OSError, AttributeError):
+    pass
+if os.getppid() != parent:
+    sys.exit(1)
+for name in ("SIGPIPE", "SIGXFSZ"):
+    signal.signal(getattr(signal, name), signal.SIG_DFL)
+try:
+    os.execvp(command[0], command)
+except OSError as error:
+    sys.exit(f"cannot start {{command[0]!r}}: {{error.strerror}}")
+"""
+"""Becomes the command, which the kernel then ends with its parent; Python's own signal handling is undone."""
+
+
+def launched(command: Sequence[str]) -> list[str]:
+    """A command that on Linux ends with this process; elsewhere the end of its input has to tell it."""
+    if sys.platform != "linux":
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", LAUNCHER, str(os.getpid()), *command]
+
 
 def end_with_parent() -> None:
-    """Ends this process once its parent has ended.
-
-    Linux sends the signal even to a loop that lets no other thread run; elsewhere a thread looks.
-    """
+    """Ends this process once its parent has ended, where the kernel does not do it: a thread looks."""
     parent = os.getppid()
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):
-            ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 

@@ -4,6 +4,7 @@ import math
 import os
 import queue
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from conformance.errors import UsageError
+from conformance.running.orphan import launched
 from conformance.running.protocol import ProtocolError
 from conformance.running.words import shorten
 
@@ -50,9 +52,11 @@ class Process:
     """A child process with its pipes; `echo` gets what it writes to stderr."""
 
     def __init__(self, command: Sequence[str], echo: Callable[[str], None] | None = None) -> None:
+        if shutil.which(command[0]) is None:
+            raise UsageError(f"cannot start {command[0]!r}: No such file, or none that may be run")
         try:
             self._child = subprocess.Popen(
-                command,
+                launched(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

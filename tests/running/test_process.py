@@ -134,6 +134,28 @@ def test_whoever_cannot_be_told_blocks_nothing() -> None:
     process.kill()
 
 
+def test_a_program_that_cannot_be_run(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(b"\x00 no program")
+    with pytest.raises(UsageError, match=r"cannot start '.*program': No such file, or none that may be run"):
+        Process([str(program)])
+    program.chmod(0o755)
+    with pytest.raises(DiedError, match=r"exited with status 1; its last line was: cannot start '.*program'"):
+        Process([str(program)]).ask(b"\n", 20)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the end of its input tells a program")
+def test_a_program_ends_with_a_suite_that_is_killed(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    busy = f"import os; open({str(pid)!r}, 'w').write(str(os.getpid()))\nwhile True: pass"
+    code = f"from conformance.running.process import Process\nProcess({python(busy)!r}).ask(b'', 60)"
+    parent = subprocess.Popen(python(code), env=environment(os.environ))
+    _until(lambda: pid.exists() and pid.read_text() != "")
+    parent.kill()
+    parent.wait()
+    _until(lambda: _gone(int(pid.read_text())))
+
+
 BUSY = """
 import re
 def scaled_dot_product_attention(query, key, value):
@@ -173,7 +195,6 @@ def test_elsewhere_a_thread_ends_it() -> None:
     code = (
         "import os, sys, time\n"
         "if os.fork(): print(flush=True); time.sleep(1); os._exit(0)\n"
-        "sys.platform = 'other'\n"
         "from conformance.running import orphan\n"
         "orphan.LOOK_SECONDS = 0.05\norphan.end_with_parent()\nprint(os.getpid(), flush=True)\ntime.sleep(60)"
     )
