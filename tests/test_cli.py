@@ -266,6 +266,29 @@ def test_output_that_goes_nowhere(target: Path, script: str, message: str) -> No
     assert message in err
 
 
+def test_an_interrupt_when_nobody_reads_any_more(target: Path, tmp_path: Path) -> None:
+    """As with `| tee`, which Ctrl-C ends as well."""
+    path = tmp_path / "report.json"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "conformance", "run", f"{target}:sleepy", "-v", "--report", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(conformance.__file__).parents[1])},
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert b"judged as eager" in process.stderr.readline()
+        process.stdout.close()
+        process.stderr.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 130
+    finally:
+        process.kill()
+        process.wait()
+    assert json.loads(path.read_text())["status"] == "incomplete"
+
+
 def test_output_in_ascii(target: Path) -> None:
     status, out, err = python("{command} explain ATT-3 && {command} show é", target, PYTHONIOENCODING="ascii")
     assert (status, "\\xb7" in out, "\\xe9" in err) == (2, True, True)

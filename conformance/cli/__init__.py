@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from conformance.cli.exits import CONFORMANT, FAILED, INTERRUPTED, MISUSED, PROGRAM
+from conformance.cli.interrupts import interrupted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,11 +50,12 @@ def _main(given: list[str]) -> int:
         return _ended(MISUSED, error.format_message())
     except click.Abort:
         return _ended(INTERRUPTED, "interrupted")
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
+    except OSError as error:
         _drop_output()
-        return FAILED
-    except OSError as error:  # the disk is full, say
-        _drop_output()
+        if interrupted(error):
+            return _ended(INTERRUPTED, "interrupted")
+        if isinstance(error, BrokenPipeError):  # the reader, `head` say, has seen enough
+            return FAILED
         where = error.filename or "the output"
         return _ended(MISUSED, f"{where} cannot be read or written: {error.strerror or error}")
 

@@ -35,3 +35,10 @@ def interruptible() -> Iterator[None]:
     finally:
         for number in heard:
             signal.signal(number, signal.SIG_DFL)
+
+
+def interrupted(error: BaseException | None) -> bool:
+    """Whether an error came up while an interrupt was dealt with: the terminal is gone, or `tee` ended first."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None

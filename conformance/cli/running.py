@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
-from conformance.cli.interrupts import interruptible
+from conformance.cli.interrupts import interrupted, interruptible
 from conformance.errors import UsageError
 from conformance.running import runner
 from conformance.running.process import split_command
@@ -100,7 +100,12 @@ def run(
         workers=workers,
     )
     with interruptible():
-        return _run(request, (PROGRAM, *given), report, quiet, verbose)
+        try:
+            return _run(request, (PROGRAM, *given), report, quiet, verbose)
+        except (OSError, SystemExit) as error:  # rich exits where a pipe is closed
+            if interrupted(error):
+                raise KeyboardInterrupt from error
+            raise
 
 
 def _run(request: Request, command: tuple[str, ...], report: Path | None, quiet: bool, verbose: bool) -> int:
