@@ -1,5 +1,6 @@
 """One call of a target in this process: arrays in, call, arrays out, inputs looked over afterwards."""
 
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,8 @@ MISFITS = (
     "Incompatible shapes",
 )
 """What libraries say of shapes that do not go together."""
+NO_TENSOR = ("axes don't match array", "'numpy.ndarray' object has no", "'int' object is not callable")
+"""What NumPy says of `x.transpose(-1, -2)`, `x.softmax(-1)` and `x.size(-1)`."""
 PROJECTED = ("past_key", "past_value", "present_key", "present_value")
 """The same of a layer: its other operands have no heads axis."""
 
@@ -195,11 +198,12 @@ def _place(error: BaseException) -> str:
 
 def _hint(target: Target, error: BaseException) -> str:
     """What a new user is likely to have overlooked."""
-    said = first_line(error)
-    if target.array_type == "numpy" and "Tensor" in said:
+    text = first_line(error)
+    tensors = "Tensor" in text or ("torch" in sys.modules and any(words in text for words in NO_TENSOR))
+    if target.array_type == "numpy" and tensors:
         return '; it got NumPy arrays: for tensors say array_type = "torch"'
-    if target.array_type == "numpy" and "numpy.ndarray" in said and "is not a valid JAX type" in said:
+    if target.array_type == "numpy" and "numpy.ndarray" in text and "is not a valid JAX type" in text:
         return '; it got NumPy arrays: for arrays of JAX say array_type = "jax"'
-    if target.layout == "bhld" and any(words in said for words in MISFITS):
+    if target.layout == "bhld" and any(words in text for words in MISFITS):
         return '; arrays have heads before length (bhld): say layout = "blhd" if yours have them after it'
     return ""

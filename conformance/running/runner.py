@@ -146,9 +146,6 @@ def run(
     """
     asker, hello = start(request, echo)
     try:
-        if echo:
-            for note in hello.notes:
-                echo(f"note: {note}\n")
         accuracy = request.accuracy or hello.accuracy
         questions = select(cases, hello, accuracy, request.selection, request.source)
         yield Started(hello, request.source, accuracy, len(questions))

@@ -63,6 +63,8 @@ class RunProgress:
 
     def _begin(self, event: Started) -> None:
         hello = event.hello
+        for note in () if self._quiet else hello.notes:
+            self._console.print(plain(f"note: {note}", "yellow"), soft_wrap=True)
         if self._bar is not None:
             self._bar.add_task(safe(shorten(hello.name)), total=event.total, failed="")
         elif not self._quiet:

@@ -254,13 +254,13 @@ def test_the_first_case_of_each_process_has_an_allowance(
     assert asked == [120.0, 17.0, 120.0, 17.0]
 
 
-def test_notes_are_echoed(tmp_path: Path, make_case: Make) -> None:
+def test_notes_come_with_the_start(tmp_path: Path, make_case: Make) -> None:
     path = tmp_path / "noted.py"
     path.write_text("def attention(query, key, value, attn_mask=None): return value")
-    heard: list[str] = []
-    list(run(Request(target=f"{path}:attention"), [make_case()], heard.append))
-    assert "note: " in "".join(heard)
-    assert "attn_mask, which is no name of the suite (did you mean mask or attn_bias?)" in "".join(heard)
+    started, *_ = run(Request(target=f"{path}:attention"), [make_case()])
+    assert isinstance(started, Started)
+    (note,) = started.hello.notes
+    assert "attn_mask, which is no name of the suite (did you mean mask or attn_bias?)" in note
 
 
 @pytest.mark.parametrize(

@@ -427,6 +427,15 @@ def test_exceptions_of_every_kind(error: BaseException, kind: str, message: str)
     assert ('array_type = "torch"' in answer.message) == ("Tensor" in answer.message)
 
 
+def test_methods_of_tensors_hint_at_tensors() -> None:
+    pytest.importorskip("torch")
+
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        return query @ key.transpose(-1, -2)
+
+    assert 'array_type = "torch"' in call(adopt(attention, "x"), SDPA, arrays(), {}, {}).message
+
+
 def test_ctrl_c_is_the_user_s() -> None:
     def attention(query: Any, key: Any, value: Any) -> Any:
         raise KeyboardInterrupt
