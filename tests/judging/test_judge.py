@@ -188,7 +188,10 @@ TABLE: dict[str, tuple[Case, str, str, Mapping[str, Array], str]] = {
         case(
             expected={
                 "output": golden(
-                    np.ones((1, 200, 1)), worst=1.0, rms=np.where(np.arange(200) < 50, 1e-3, 0)[:, None], rms_applies=True
+                    np.ones((1, 200, 1)),
+                    worst=1.0,
+                    rms=np.where(np.arange(200) < 50, 1e-3, 0)[:, None],
+                    rms_applies=True,
                 )
             }
         ),
