@@ -1,5 +1,6 @@
 """What README shows is what happens: its blocks are run, and their output compared."""
 
+import os
 import re
 import subprocess
 import sys
@@ -23,7 +24,8 @@ def shown(command):
 
 def run(folder, *words):
     command = [sys.executable, "-m", "conformance", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    wide = {**os.environ, "COLUMNS": "120"}  # so that no sentence of a table is broken
+    return subprocess.run(command, cwd=folder, env=wide, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture
