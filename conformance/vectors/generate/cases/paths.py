@@ -89,10 +89,10 @@ def _numbers() -> Iterator[Draft]:
         kv_lengths=np.array([261, 300]),
     )
     yield attend(
-        "paths/lengths-beyond-int32",
-        "Lengths of 2^32 and 2^31 hide nothing: they are not cut to 32 bits.",
+        "paths/lengths-of-int32-max",
+        "Lengths of 2^31 - 1 and 2^24 + 1 hide nothing: nothing is added to them, and they are not cut.",
         "MASK-12",
-        kv_lengths=np.array([2**32, 2**31]),
+        kv_lengths=np.array([2**31 - 1, 2**24 + 1]),
     )
     yield attend(
         "paths/window-of-int32-max",
