@@ -24,8 +24,6 @@ MAX_FINITE = {
     "float16": 65504.0,
     "bfloat16": float(ml_dtypes.finfo(ml_dtypes.bfloat16).max),
 }
-TINY = {"float64": 2.0**-1074, "float32": 2.0**-149, "float16": 2.0**-24, "bfloat16": 2.0**-133}
-"""Smallest positive number, subnormal included."""
 
 
 def dtype_name(dtype: np.dtype[np.generic]) -> str:

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import safetensors.numpy
 
-Array = npt.NDArray[Any]
+from conformance.vectors.case import Array
 
 JSON_DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64),

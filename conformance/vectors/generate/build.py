@@ -5,19 +5,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.dtypes import cast
 from conformance.names import DTYPES, FEATURES, OPTION_FEATURES
-from conformance.vectors.case import Bound, Case, Golden
+from conformance.vectors.case import Array, Bound, Case, Golden
 from conformance.vectors.generate.approximate import Approximation, approximate
 from conformance.vectors.generate.bounds import limits
 from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.oracle import golden
 from conformance.vectors.generate.policies import POLICY, Policy, policies
 from conformance.vectors.generate.problem import Problem, finite, pose
-
-Array = npt.NDArray[Any]
 
 KEPT_BITS = 12
 """Significant bits of a stored W or s: enough for a tolerance, few enough to be the same on every machine."""

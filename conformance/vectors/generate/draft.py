@@ -5,12 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.names import MHA, SDPA
+from conformance.vectors.case import Array
 from conformance.vectors.generate.draws import Draws
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 EXACT_BITS = 8
-FULL_BITS = 24
 SMALLEST = 2.0**-14
 
 

@@ -50,11 +50,9 @@ class Policy:
     @property
     def max_logit(self) -> float:
         """Largest number that an unscaled logit may be stored in."""
-        return MAX_FINITE[self.dtype if self.eager else max(self.dtype, "float32", key=_width)]
-
-
-def _width(dtype: str) -> float:
-    return MAX_FINITE[dtype]
+        return MAX_FINITE[
+            self.dtype if self.eager else "float32"
+        ]  # only 16-bit dtypes have a fused policy of their own
 
 
 def _policy(name: str, dtype: str) -> Policy:

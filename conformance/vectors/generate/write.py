@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from conformance.vectors.case import Case, Golden
+from conformance.vectors.case import Array, Case, Golden
 from conformance.vectors.load import INDEX
-from conformance.vectors.tensors import Array, write_tensors
+from conformance.vectors.tensors import write_tensors
 from conformance.version import SPEC_VERSION, VECTORS_VERSION
 
 READABLE = "readable.json"

@@ -42,7 +42,7 @@ def limits(
             place = b if problem.layer else (b, i)
             full["output"][0][place], full["output"][1][place] = worst, rms
     shown = {"output": a.output, "weights": a.weights, "lse": a.lse}
-    return {name: _wherefinite(full[name], shown.get(name)) for name in wanted}
+    return {name: _where_finite(full[name], shown.get(name)) for name in wanted}
 
 
 def _shapes(problem: Problem, a: Approximation) -> dict[str, Array]:
@@ -56,7 +56,7 @@ def _shapes(problem: Problem, a: Approximation) -> dict[str, Array]:
     }
 
 
-def _wherefinite(pair: Limits, shown: Array | None) -> Limits:
+def _where_finite(pair: Limits, shown: Array | None) -> Limits:
     if shown is None:
         return pair
     finite = np.isfinite(shown)
