@@ -27,6 +27,7 @@ class Vectors:
     sha256: str  # of the index, which holds the hash of every tensor file
     spec_version: str
     vectors_version: str
+    files: tuple[str, ...] = ()  # that hold the tensors
 
 
 def load_vectors(directory: Path | None = None) -> Vectors:
@@ -52,6 +53,7 @@ def load_vectors(directory: Path | None = None) -> Vectors:
         sha256=hashlib.sha256(raw).hexdigest(),
         spec_version=index["spec_version"],
         vectors_version=index["vectors_version"],
+        files=tuple(index["files"]),
     )
 
 
