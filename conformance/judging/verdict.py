@@ -24,6 +24,16 @@ class Worst:
 
 
 @dataclass(frozen=True)
+class Got:
+    """One output of a wrong answer, as it stands in a report."""
+
+    output: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: str  # base64 of the little-endian bytes in C order
+
+
+@dataclass(frozen=True)
 class Judgement:
     """The judge's word on an answer that holds outputs."""
 
@@ -51,6 +61,8 @@ class Row:
     grade: Grade | None = None
     worst: Worst | None = None
     seconds: float = 0.0
+    got: tuple[Got, ...] = ()  # of a failing row; empty elsewhere, and where too much
+    got_left_out: str = ""  # why it is not there
 
     @property
     def chapter(self) -> str:

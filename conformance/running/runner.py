@@ -13,6 +13,7 @@ from conformance.names import POLICIES
 from conformance.running.answer import Answer, AnswerKind, Hello, Question
 from conformance.running.call import call
 from conformance.running.isolated import Isolated
+from conformance.running.kept import keep
 from conformance.running.nearest import known
 from conformance.running.pool import Pool
 from conformance.running.process import worker_command
@@ -214,6 +215,7 @@ def answered(question: Question, accuracy: str, asker: Asker) -> Row:
     if answer.kind != "outputs":
         return row
     judgement = judge(case, dtype, accuracy, answer.outputs)
+    got, left_out = keep(answer.outputs) if judgement.verdict == "fail" else ((), "")
     return replace(
         row,
         verdict=judgement.verdict,
@@ -222,4 +224,6 @@ def answered(question: Question, accuracy: str, asker: Asker) -> Row:
         rms_over_sigma=judgement.rms_over_sigma,
         grade=judgement.grade,
         worst=judgement.worst,
+        got=got,
+        got_left_out=left_out,
     )

@@ -16,6 +16,7 @@ from conformance.names import DTYPES
 from conformance.running.runner import Event, Started
 from conformance.telling import summary
 from conformance.telling.report import Report, TargetInfo
+from conformance.telling.small import within
 from conformance.telling.text import counted
 from conformance.vectors.load import Vectors
 from conformance.version import SUITE_VERSION
@@ -115,7 +116,7 @@ class Recorder:
     def report(self) -> Report:
         """The report of the rows so far; its status stays open until all are there."""
         assert self._started is not None
-        hello, rows = self._started.hello, tuple(sorted(self._rows, key=place))
+        hello, rows = self._started.hello, within(sorted(self._rows, key=place))
         whole = not self._narrowed and len(rows) == self._started.total
         return Report(
             suite_version=SUITE_VERSION,

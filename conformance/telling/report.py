@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from conformance.errors import UsageError
-from conformance.judging.verdict import Row, Worst
+from conformance.judging.verdict import Got, Row, Worst
 from conformance.resources import schema
 
 REPORT_VERSION = 1
@@ -133,6 +133,16 @@ def row_to_json(row: Row) -> dict[str, Any]:
         },
         "diagnosis": [],
         "seconds": round(row.seconds, 6),
+        **got_to_json(row),
+    }
+
+
+def got_to_json(row: Row) -> dict[str, Any]:
+    """The fields that only a failing row has: what it returned, or why that is left out."""
+    got = {g.output: {"dtype": g.dtype, "shape": list(g.shape), "data": g.data} for g in row.got}
+    return {
+        **({"got": got} if got else {}),
+        **({"got_left_out": row.got_left_out} if row.got_left_out else {}),
     }
 
 
@@ -159,6 +169,11 @@ def row_from_json(data: Mapping[str, Any]) -> Row:
             allowed=float(worst["allowed"]),
         ),
         seconds=data["seconds"],
+        got=tuple(
+            Got(name, each["dtype"], tuple(each["shape"]), each["data"])
+            for name, each in data.get("got", {}).items()
+        ),
+        got_left_out=data.get("got_left_out", ""),
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from conformance.errors import UsageError
-from conformance.judging.verdict import FAILURES, VERDICTS, Row, Worst
+from conformance.judging.verdict import FAILURES, VERDICTS, Got, Row, Worst
 from conformance.names import DTYPES, FEATURES, MHA, MHA_VJP, POLICIES, PROFILES, SDPA, SDPA_VJP
 from conformance.resources import schema
 from conformance.running.answer import Hello
@@ -89,17 +89,18 @@ numbers = st.none() | st.floats(allow_nan=False)
 @given(
     verdict=st.sampled_from(VERDICTS),
     message=st.text(),
-    error=numbers,
-    rms=numbers,
+    error_over_bound=numbers,
+    rms_over_sigma=numbers,
     grade=st.sampled_from(["fused", "eager", None]),
     worst=st.none() | st.builds(
         Worst, st.just("output"), st.tuples(st.integers(0, 9)), *[st.floats(allow_nan=False)] * 3
     ),
+    got=st.just(()) | st.tuples(st.builds(Got, st.text(), st.just("float32"), st.just((1,)), st.just("AAAAAA=="))),
+    got_left_out=st.text(),
 )  # fmt: skip
-def test_rows_there_and_back(
-    verdict: Any, message: str, error: Any, rms: Any, grade: Any, worst: Any
-) -> None:
-    made = row(verdict, message=message, error_over_bound=error, rms_over_sigma=rms, grade=grade, worst=worst)
+def test_rows_there_and_back(verdict: Any, **fields: Any) -> None:
+    made = row(verdict, **fields)
+    Draft202012Validator(schema("report")).validate(report_of(made).to_json())
     from_json = record.Report.from_json(json.loads(json.dumps(report_of(made).to_json(), allow_nan=False)))
     assert from_json.results == (made,)
 
