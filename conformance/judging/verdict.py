@@ -34,6 +34,15 @@ class Got:
 
 
 @dataclass(frozen=True)
+class Diagnosis:
+    """A known defect, and how many of the failing rows that it could show in it reproduces."""
+
+    defect: str  # its ID in the bank
+    explains: int
+    of: int
+
+
+@dataclass(frozen=True)
 class Judgement:
     """The judge's word on an answer that holds outputs."""
 
@@ -63,6 +72,7 @@ class Row:
     seconds: float = 0.0
     got: tuple[Got, ...] = ()  # of a failing row; empty elsewhere, and where too much
     got_left_out: str = ""  # why it is not there
+    diagnosis: tuple[Diagnosis, ...] = ()
 
     @property
     def chapter(self) -> str:

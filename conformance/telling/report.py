@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from conformance.errors import UsageError
-from conformance.judging.verdict import Got, Row, Worst
+from conformance.judging.verdict import Diagnosis, Got, Row, Worst
 from conformance.resources import schema
 
 REPORT_VERSION = 1
@@ -131,7 +131,7 @@ def row_to_json(row: Row) -> dict[str, Any]:
             "expected": number_to_json(worst.expected),
             "allowed": number_to_json(worst.allowed),
         },
-        "diagnosis": [],
+        "diagnosis": [asdict(each) for each in row.diagnosis],
         "seconds": round(row.seconds, 6),
         **got_to_json(row),
     }
@@ -174,6 +174,7 @@ def row_from_json(data: Mapping[str, Any]) -> Row:
             for name, each in data.get("got", {}).items()
         ),
         got_left_out=data.get("got_left_out", ""),
+        diagnosis=tuple(Diagnosis(**each) for each in data["diagnosis"]),
     )
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from conformance.errors import UsageError
-from conformance.judging.verdict import FAILURES, VERDICTS, Got, Row, Worst
+from conformance.judging.verdict import FAILURES, VERDICTS, Diagnosis, Got, Row, Worst
 from conformance.names import DTYPES, FEATURES, MHA, MHA_VJP, POLICIES, PROFILES, SDPA, SDPA_VJP
 from conformance.resources import schema
 from conformance.running.answer import Hello
@@ -97,6 +97,7 @@ numbers = st.none() | st.floats(allow_nan=False)
     ),
     got=st.just(()) | st.tuples(st.builds(Got, st.text(), st.just("float32"), st.just((1,)), st.just("AAAAAA=="))),
     got_left_out=st.text(),
+    diagnosis=st.just(()) | st.tuples(st.builds(Diagnosis, st.text(), *[st.integers(0, 9)] * 2)),
 )  # fmt: skip
 def test_rows_there_and_back(verdict: Any, **fields: Any) -> None:
     made = row(verdict, **fields)
