@@ -1,4 +1,4 @@
-"""An answer against its golden values: shape, dtype, non-finite, error, RMS, in this order."""
+"""An answer against its golden values: shape, dtype, non-finite, error, RMS, signatures, in this order."""
 
 from collections.abc import Iterable, Mapping
 
@@ -22,7 +22,7 @@ def judge(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> 
         policy: what the target may round; `case.judged(dtype, policy)` holds.
         outputs: what the call returned, by output name.
 
-    Follows NUM-1, NUM-2, NUM-6, SHAPE-2, DTYPE-1 and DTYPE-6.
+    Follows NUM-1, NUM-2, NUM-6, NUM-7, SHAPE-2, DTYPE-1 and DTYPE-6.
     """
     if case.raises:
         return Judgement("fail", f"accepted what must be refused ({', '.join(case.covers)})")
@@ -35,7 +35,12 @@ def judge(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> 
     policy = case.policy(dtype, policy)
     measures = measured(case, dtype, policy, outputs)
     rms = [m.rms for m in measures if m.rms is not None]
-    message = misplaced_problem(measures, dtype) or error_problem(measures, dtype) or rms_problem(measures)
+    message = (
+        misplaced_problem(measures, dtype)
+        or error_problem(measures, dtype)
+        or rms_problem(measures)
+        or signature_problem(measures)
+    )
     return Judgement(
         verdict="fail" if message else "pass",
         message=message,
@@ -48,10 +53,7 @@ def judge(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> 
 
 def measured(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> list[Measure]:
     """Every expected output, measured under a policy."""
-    return [
-        measure(name, golden, golden.bounds[dtype][policy], policy, outputs[name])
-        for name, golden in case.expected.items()
-    ]
+    return [measure(name, golden, dtype, policy, outputs[name]) for name, golden in case.expected.items()]
 
 
 def names_problem(case: Case, outputs: Mapping[str, Array]) -> str:
@@ -128,6 +130,16 @@ def rms_problem(measures: Iterable[Measure]) -> str:
                 f"{m.output} has an RMS error of {m.rms:.3g} times the predicted one, "
                 f"at most {m.rms_limit:g} is allowed over {m.rms_count} elements (NUM-2)"
             )
+    return ""
+
+
+def signature_problem(measures: Iterable[Measure]) -> str:
+    """An output that lies too far along a signature, though no element shows it."""
+    for m in measures:
+        for along in m.along:
+            if along.exceeds:
+                what = f"errors like those of a {along.name} that is off by {along.delta:+.2g}"
+                return f"{m.output} has {what}; at most {along.limit:.2g} is allowed (NUM-7)"
     return ""
 
 

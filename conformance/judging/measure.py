@@ -16,6 +16,20 @@ NAN, POSITIVE, NEGATIVE = 1, 2, 3
 
 
 @dataclass(frozen=True)
+class Along:
+    """How far one output lies along a signature: its relative systematic error."""
+
+    name: str
+    delta: float
+    limit: float
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether rule 3 is broken; written so that no NaN passes."""
+        return not (abs(self.delta) <= self.limit)
+
+
+@dataclass(frozen=True)
 class Measure:
     """One output of an answer against its golden; arrays have the shape of Golden.hi."""
 
@@ -29,6 +43,7 @@ class Measure:
     rms: float | None  # None where rule 2 does not apply
     rms_limit: float
     rms_count: int
+    along: tuple[Along, ...]  # empty where rule 3 does not apply
 
     @property
     def ratio(self) -> Array:
@@ -46,7 +61,8 @@ class Measure:
     @property
     def met(self) -> bool:
         """Whether every rule holds."""
-        return not self.misplaced.any() and not self.exceeds.any() and not self.rms_exceeds
+        systematic = any(along.exceeds for along in self.along)
+        return not (self.misplaced.any() or self.exceeds.any() or self.rms_exceeds or systematic)
 
     def place(self, flat: int) -> tuple[int, ...]:
         """The index in the whole output of an element of the held rows."""
@@ -57,8 +73,9 @@ class Measure:
         return tuple(index)
 
 
-def measure(output: str, golden: Golden, bound: Bound, policy: str, array: Array) -> Measure:
-    """Rules 1 and 2 of spec/numerics.md on one output of the right shape."""
+def measure(output: str, golden: Golden, dtype: str, policy: str, array: Array) -> Measure:
+    """The three rules of spec/numerics.md on one output of the right shape."""
+    bound = golden.bounds[dtype][policy]
     with np.errstate(all="ignore"):
         got = held_rows(output, golden, array).astype(np.float64)
     finite = np.isfinite(golden.hi)
@@ -79,6 +96,15 @@ def measure(output: str, golden: Golden, bound: Bound, policy: str, array: Array
         else None,
         rms_limit=rms_limit(count, rows_of(output, scored), policy),
         rms_count=count,
+        along=tuple(
+            Along(
+                name,
+                matched_filter(got, golden, signature.direction, bound),
+                signature.limits[dtype][policy],
+            )
+            for name, signature in golden.signatures.items()
+            if policy in signature.limits.get(dtype, {})
+        ),
     )
 
 
@@ -100,10 +126,25 @@ def kinds(array: Array) -> Array:
 
 
 def distance(got: Array, golden: Golden) -> Array:
-    """|y - O|, O = hi + lo: near O the first subtraction is exact, so nothing is lost in float64."""
-    with np.errstate(all="ignore"):
-        off: Array = np.abs((got - golden.hi) - golden.lo)
+    """The size of the error, |y - O|."""
+    off: Array = np.abs(deviation(got, golden))
     return off
+
+
+def deviation(got: Array, golden: Golden) -> Array:
+    """The signed error, y - O with O = hi + lo: near O the first subtraction is exact, and nothing is lost."""
+    with np.errstate(all="ignore"):
+        off: Array = (got - golden.hi) - golden.lo
+    return off
+
+
+def matched_filter(got: Array, golden: Golden, direction: Array, bound: Bound) -> float:
+    """How far the answer lies along a direction: the least-squares fit of it to the errors, in units of s."""
+    scored = np.isfinite(golden.hi) & (bound.rms > 0)
+    error, along, rms = (x[scored] for x in (deviation(got, golden), direction, bound.rms.astype(np.float64)))
+    with np.errstate(all="ignore"):
+        along = along / rms  # s^2 may underflow
+        return float(np.sum(error / rms * along) / np.sum(np.square(along)))
 
 
 def allowed(bound: Bound) -> Array:

@@ -184,6 +184,10 @@ def _golden_json(golden: Golden) -> Entry:
             dtype: {policy: {"W": values(b.worst), "s": values(b.rms)} for policy, b in policies.items()}
             for dtype, policies in golden.bounds.items()
         },
+        "signatures": {
+            name: {"direction": values(signature.direction), "limits": signature.limits}
+            for name, signature in golden.signatures.items()
+        },
     }
 
 
@@ -226,6 +230,12 @@ def case_lines(case: Case, titles: Mapping[str, str]) -> list[str]:
             f"  {dtype} {policy}: {_bound_line(bound)}"
             for dtype, policies in golden.bounds.items()
             for policy, bound in policies.items()
+        ]
+        lines += [
+            f"  {dtype} {policy}: at most {limit:.3g} along the derivative by the {name}"
+            for name, signature in golden.signatures.items()
+            for dtype, policies in signature.limits.items()
+            for policy, limit in policies.items()
         ]
         lines += [] if golden.rms_applies else ["  the RMS rule does not apply"]
     return lines

@@ -21,6 +21,14 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class Signature:
+    """A direction in which a systematic error moves one output, and how far along it an answer may lie."""
+
+    direction: Array  # g, float64, same shape as Golden.hi
+    limits: Mapping[str, Mapping[str, float]]  # dtype -> policy -> largest |delta|; rule 3 asks no other
+
+
+@dataclass(frozen=True)
 class Golden:
     """The exact value of one output, as hi + lo in float64, and what may be erred around it."""
 
@@ -30,6 +38,7 @@ class Golden:
     lo: Array  # float64, same shape
     rms_applies: bool  # whether rule 2 may be asked of this output
     bounds: Mapping[str, Mapping[str, Bound]]  # dtype -> policy -> Bound
+    signatures: Mapping[str, Signature] = field(default_factory=dict)  # by name; few outputs have any
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 from conformance.dtypes import NUMPY_DTYPES
 from conformance.errors import UsageError
 from conformance.resources import schema, vectors_directory
-from conformance.vectors.case import Array, Bound, Case, Golden
+from conformance.vectors.case import Array, Bound, Case, Golden, Signature
 from conformance.vectors.tensors import read_tensors
 
 INDEX = "index.json"
@@ -137,6 +137,10 @@ def _golden(prefix: str, entry: Mapping[str, Any], tensors: Mapping[str, Array])
         lo=tensors[f"{prefix}:lo"],
         rms_applies=entry["rms_applies"],
         bounds=bounds,
+        signatures={
+            name: Signature(tensors[f"{prefix}:{name}:g"], limits)
+            for name, limits in entry["signatures"].items()
+        },
     )
     if problem := _golden_problem(golden, 1 if prefix.endswith(":lse") else 2):
         raise ValueError(f"{prefix}: {problem}")
@@ -153,6 +157,9 @@ def _golden_problem(golden: Golden, from_end: int) -> str:
     limits = [x for of in golden.bounds.values() for bound in of.values() for x in (bound.worst, bound.rms)]
     if any(x.shape != tuple(held) for x in (golden.hi, golden.lo, *limits)):
         return f"a tensor has another shape than {tuple(held)}, which the index gives"
+    directions = [signature.direction for signature in golden.signatures.values()]
+    if any(g.shape != golden.hi.shape or not np.isfinite(g).all() or not g.any() for g in directions):
+        return "the direction of a signature has another shape than hi, is not finite or is zero"
     if golden.hi.dtype != np.float64 or golden.lo.dtype != np.float64 or not np.isfinite(golden.lo).all():
         return "hi and lo are not float64, or lo is not finite"
     if not all(x.dtype.kind == "f" and np.isfinite(x).all() and (x >= 0).all() for x in limits):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from conformance.judging import judge as judging
 from conformance.judging import measure as measuring
 from conformance.judging.judge import judge
-from conformance.vectors.case import Array, Bound, Case, Golden
+from conformance.vectors.case import Array, Bound, Case, Golden, Signature
 
 NAN, INF = np.nan, np.inf
 EXACT = np.arange(1.0, 13.0).reshape(1, 3, 4) / 4
@@ -67,6 +67,24 @@ def noisy(relative: float, size: int) -> Array:
     """Errors of one size and alternating sign: no element is out, their RMS may be."""
     exact = np.ones((1, size, 1))
     return (exact + relative * 1e-3 * np.where(np.arange(size) % 2, 1, -1)[:, None]).astype(np.float32)
+
+
+STEP = np.linspace(1.0, 2.0, 12).reshape(1, 3, 4)
+MARKED = case(
+    expected={
+        "output": golden(
+            np.where(EXACT == 3.0, NAN, EXACT),
+            worst=1e-2,
+            rms=STEP * 1e-3,
+            signatures={"scale": Signature(STEP * EXACT, {"float32": {"eager": 2e-4, "fused": 1e-4}})},
+        )
+    }
+)
+
+
+def moved(delta: float, along: Array = STEP * EXACT) -> Mapping[str, Array]:
+    """Errors that fit a signature, or any others."""
+    return {"output": (MARKED.expected["output"].hi + delta * along).astype(np.float32)}
 
 
 ROWS = golden(EXACT[:, [0, 2]], shape=(1, 3, 4), rows=(0, 2))
@@ -201,6 +219,15 @@ TABLE: dict[str, tuple[Case, str, str, Mapping[str, Array], str]] = {
         case(expected={"output": golden(np.ones((1, 100, 1)), worst=1.0, rms_applies=True)}),
         "float32", "tf32", {"output": noisy(1.9, 100)}, "pass",
     ),
+    "along a signature": (MARKED, "float32", "eager", moved(2.2e-4), "fail"),
+    "against a signature": (MARKED, "float32", "eager", moved(-2.2e-4), "fail"),
+    "little along a signature": (MARKED, "float32", "eager", moved(1.8e-4), "pass"),
+    "across a signature": (MARKED, "float32", "eager", moved(2.2e-4, np.where(np.arange(4) % 2, 1, -1)), "pass"),
+    "the signature of a policy": (MARKED, "float32", "fused", moved(1.2e-4), "fail"),
+    "no signature of a policy": (MARKED, "float32", "tf32", moved(2.2e-4), "pass"),
+    "no signature of a dtype": (
+        MARKED, "float16", "eager", {"output": moved(2.2e-4)["output"].astype(np.float16)}, "pass",
+    ),
     "did not raise": (case(raises=True, expected={}), "float32", "eager", {"output": off(0)}, "fail"),
     "no element": (
         case(expected={"output": golden(np.zeros((0, 3, 4)))}),
@@ -216,6 +243,13 @@ BROKEN: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "non-finite is not looked at": (judging, "misplaced_problem", lambda measures, dtype: ""),
     "rule 1 is not looked at": (judging, "error_problem", lambda measures, dtype: ""),
     "rule 2 is not looked at": (judging, "rms_problem", lambda measures: ""),
+    "rule 3 is not looked at": (judging, "signature_problem", lambda measures: ""),
+    "a signature is looked along in size": (
+        measuring, "matched_filter", lambda got, golden, direction, bound: float(np.nanmax(np.abs(got - golden.hi))),
+    ),
+    "s is left out of the filter": (
+        measuring, "matched_filter", lambda got, golden, g, bound: float(np.nansum((got - golden.hi) * g) / np.sum(g)),
+    ),
     "kinds are not told apart": (measuring, "kinds", lambda array: ~np.isfinite(array)),
     "infinities are not told apart": (
         measuring, "kinds", lambda array: np.select([np.isnan(array), np.isinf(array)], [1, 2], 0),
@@ -256,7 +290,7 @@ def surprises(judge: Callable[..., Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", TABLE)
-@pytest.mark.covers("CONF-5", "NUM-1", "NUM-2", "NUM-6")
+@pytest.mark.covers("CONF-5", "NUM-1", "NUM-2", "NUM-6", "NUM-7")
 def test_table(name: str) -> None:
     asked, dtype, policy, outputs, deserved = TABLE[name]
     judgement = judge(asked, dtype, policy, outputs)
@@ -264,7 +298,7 @@ def test_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-@pytest.mark.covers("CONF-5", "NUM-1", "NUM-2", "NUM-6")
+@pytest.mark.covers("CONF-5", "NUM-1", "NUM-2", "NUM-6", "NUM-7")
 def test_broken_judge_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, function, replacement = BROKEN[name]
     monkeypatch.setattr(module, function, replacement)
@@ -305,6 +339,9 @@ def test_messages() -> None:
     asked, dtype, policy, outputs, _ = TABLE["RMS of many"]
     assert judge(asked, dtype, policy, outputs).message == (
         "output has an RMS error of 1.3 times the predicted one, at most 1.25 is allowed over 100 elements (NUM-2)"
+    )
+    assert message(moved(2.2e-4), MARKED) == (
+        "output has errors like those of a scale that is off by +0.00022; at most 0.0002 is allowed (NUM-7)"
     )
 
 

@@ -152,6 +152,7 @@ def test_no_tensor_is_left_over():
             keys |= {f"{case['id']}:{output}:{part}" for part in ("hi", "lo")}
             bounds = {key for of in golden["bounds"].values() for key in of.values()}
             keys |= {f"{case['id']}:{output}:{key}:{part}" for key in bounds for part in "Ws"}
+            keys |= {f"{case['id']}:{output}:{name}:g" for name in golden["signatures"]}
     for name, keys in named.items():
         assert set(read_tensors(shipped / name)) == keys
 

@@ -167,9 +167,9 @@ DEFECTS = (
     Defect(
         "scale-in-bfloat16",
         "The scale is rounded to bfloat16.",
-        ("NUM-1", "ATT-3"),
+        ("NUM-1", "NUM-7", "ATT-3"),
         {"scale": lambda c: float(np.float32(R.scale(c)).astype("bfloat16"))},
-        admitted={"bfloat16": _ROUNDED},
+        admitted={"bfloat16/eager": "the scale may be stored in the dtype of the call"},
     ),
     Defect(
         "scale-in-float16",

@@ -15,6 +15,7 @@ from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.oracle import golden
 from conformance.vectors.generate.policies import POLICY, Policy, policies
 from conformance.vectors.generate.problem import Problem, finite, pose
+from conformance.vectors.generate.signatures import signatures
 
 KEPT_BITS = 12
 """Significant bits of a stored W or s: enough for a tolerance, few enough to be the same on every machine."""
@@ -52,6 +53,9 @@ def build(draft: Draft) -> Case:
             lo=lo.reshape(reduced[name]),
             rms_applies=rms_applies,
             bounds=bounds[name],
+            signatures=signatures(problem, draft.signatures, hi.reshape(reduced[name]))
+            if name == "output"
+            else {},
         )
         for name, (hi, lo) in exact.items()
     }

@@ -29,9 +29,10 @@ class Draft:
     memory: Mapping[str, str] = field(default_factory=dict)
     repeat: int = 1
     dtype_of: Mapping[str, str] = field(default_factory=dict)
+    signatures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the output -> dtypes
 
 
-_FIELDS = ("rows", "only", "readable", "raises", "needs", "memory", "repeat", "dtype_of")
+_FIELDS = ("rows", "only", "readable", "raises", "needs", "memory", "repeat", "dtype_of", "signatures")
 
 
 def attend(

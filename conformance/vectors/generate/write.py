@@ -72,10 +72,13 @@ def _golden(prefix: str, golden: Golden) -> tuple[dict[str, Array], dict[str, An
             key = named.setdefault(id(bound.worst), f"{dtype}.{policy}")
             bounds.setdefault(dtype, {})[policy] = key
             tensors[f"{prefix}:{key}:W"], tensors[f"{prefix}:{key}:s"] = bound.worst, bound.rms
+    for name, signature in golden.signatures.items():
+        tensors[f"{prefix}:{name}:g"] = signature.direction
     entry = {
         "shape": list(golden.shape),
         "rows": None if golden.rows is None else list(golden.rows),
         "rms_applies": golden.rms_applies,
         "bounds": bounds,
+        "signatures": {name: signature.limits for name, signature in golden.signatures.items()},
     }
     return tensors, entry

@@ -8,6 +8,8 @@ import numpy as np
 from conformance.vectors.generate.draft import Draft, attend, project
 from conformance.vectors.generate.draws import Draws, round_to_bits
 
+HALF = ("float16", "bfloat16")
+
 
 def drafts() -> Iterator[Draft]:
     """Signature sets, then the ends of the range."""
@@ -25,11 +27,13 @@ def _signatures() -> Iterator[Draft]:
         "NUM-2",
         "NUM-3",
         "NUM-4",
+        "NUM-7",
         batch=(1,),
         heads=2,
         q_len=12,
         kv_len=40,
         d_k=64,
+        signatures={"gain": HALF},
     )
     draws = Draws("numerics/v-offset")
     yield attend(
@@ -37,11 +41,13 @@ def _signatures() -> Iterator[Draft]:
         "Values with a mean of four: a gain in the weights shows.",
         "NUM-1",
         "NUM-2",
+        "NUM-7",
         batch=(1,),
         heads=2,
         q_len=12,
         kv_len=40,
         d_k=32,
+        signatures={"gain": HALF},
         value=round_to_bits(draws.gauss(1, 2, 40, 32) + 4.0),
     )
     yield attend(
@@ -49,6 +55,7 @@ def _signatures() -> Iterator[Draft]:
         "d_k of 7 over 48 keys with large logits: the scale is not a power of two, and an error in it shows.",
         "NUM-1",
         "NUM-2",
+        "NUM-7",
         "ATT-3",
         batch=(1,),
         heads=3,
@@ -56,6 +63,7 @@ def _signatures() -> Iterator[Draft]:
         kv_len=48,
         d_k=7,
         sigma=2.0,
+        signatures={"gain": ("float32",), "scale": HALF},
     )
 
 
