@@ -6,7 +6,9 @@ of the suite, so it carries what one declares.
 
 from mha_core.arrays import DTYPES
 from mha_core.attention import scaled_dot_product_attention
+from mha_core.attention_vjp import scaled_dot_product_attention_vjp
 from mha_core.layer import multi_head_attention
+from mha_core.layer_vjp import multi_head_attention_vjp
 from mha_core.merge import merge_attention
 from mha_core.result import AttentionResult
 
@@ -19,8 +21,10 @@ __all__ = [
     "features",
     "merge_attention",
     "multi_head_attention",
+    "multi_head_attention_vjp",
     "name",
     "scaled_dot_product_attention",
+    "scaled_dot_product_attention_vjp",
     "version",
 ]
 

@@ -58,6 +58,11 @@ def known_finite(xp: Any, x: Array) -> bool:
         return False
 
 
+def finite(xp: Any, x: Array) -> Array:
+    """`x` with 0 where it is not finite: for products with what is 0 there already."""
+    return x if known_finite(xp, x) else xp.where(xp.isfinite(x), x, 0.0)
+
+
 def quiet(xp: Any) -> contextlib.AbstractContextManager[Any]:
     """No floating-point warnings: NaN and Inf behind a mask are legal and reach nothing (MASK-4)."""
     errstate = getattr(xp, "errstate", None)

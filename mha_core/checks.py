@@ -144,6 +144,15 @@ def check_options(xp: Any, query: Array, options: Options, sizes: Sizes) -> None
         )
 
 
+def check_grad_output(grad: Any, like: Array, shape: tuple[int, ...]) -> None:
+    """Refuses a gradient of the output that is not of its shape and dtype (GRAD-14)."""
+    check_array("grad_output", grad, like, "GRAD-14")
+    if grad.dtype != like.dtype:
+        given, wanted = dtype_name(grad.dtype), dtype_name(like.dtype)
+        raise TypeError(f"grad_output has dtype {given} but output has {wanted} (GRAD-14)")
+    check_agree("shape", "grad_output", shape_of(grad), "output", shape, "GRAD-14")
+
+
 def _past_len(options: Options) -> int:
     """The length of the past, whose two halves come together and agree on it."""
     past_key, past_value = options.past_key, options.past_value

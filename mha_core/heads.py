@@ -1,15 +1,26 @@
-"""What both operations do around attention: the past in front, the results in the operands' dtype."""
+"""What is done to heads around attention: the past in front, groups merged, results in the operands' dtype."""
 
 from typing import Any
 
 from mha_core.arrays import cast
-from mha_core.options import Options
+from mha_core.options import Options, Sizes
 from mha_core.result import Array, AttentionResult
 
 
 def with_past(xp: Any, past: Array | None, new: Array) -> Array:
     """The past in front of the new heads, (..., G, past + new, d), in the dtype of the new ones (CACHE-1)."""
     return new if past is None else xp.concat([cast(xp, past, new.dtype), new], axis=-2)
+
+
+def without_past(past: Array | None, total: Array) -> Array:
+    """The new heads of what lies along the total length (GRAD-13)."""
+    return total if past is None else total[..., past.shape[-2] :, :]
+
+
+def grouped(xp: Any, x: Array, sizes: Sizes) -> Array:
+    """(..., H, n, d) as (..., G, H // G * n, d): heads that share a key become rows of it (HEAD-2)."""
+    group = sizes.num_heads // sizes.num_kv_heads
+    return xp.reshape(x, (*sizes.batch, sizes.num_kv_heads, group * x.shape[-2], x.shape[-1]))
 
 
 def result_of(

@@ -1,13 +1,13 @@
 """The multi-head attention layer: projections, attention, projection."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from mha_core.arrays import cast, compute_dtype, quiet
+from mha_core.arrays import compute_dtype, quiet
 from mha_core.attend import attend
 from mha_core.checks import check_operands, check_options, layer_sizes
 from mha_core.heads import result_of, with_past
 from mha_core.options import Options
+from mha_core.projections import joined, projected
 from mha_core.result import Array, AttentionResult
 
 
@@ -111,25 +111,10 @@ def multi_head_attention(
     check_options(xp, query, options, sizes)
     dtype = compute_dtype(xp, query.dtype)
     with quiet(xp):
-        query_heads = _projected(xp, query, w_q, b_q, dtype)
-        key_heads = with_past(xp, past_key, _projected(xp, key, w_k, b_k, dtype))
-        value_heads = with_past(xp, past_value, _projected(xp, value, w_v, b_v, dtype))
+        query_heads = projected(xp, query, w_q, b_q, dtype)
+        key_heads = with_past(xp, past_key, projected(xp, key, w_k, b_k, dtype))
+        value_heads = with_past(xp, past_value, projected(xp, value, w_v, b_v, dtype))
     result = attend(xp, query_heads, key_heads, value_heads, options, sizes)
     with quiet(xp):
-        result = result._replace(output=_joined(xp, result.output, w_o, b_o))
+        result = result._replace(output=joined(xp, result.output, w_o, b_o))
     return result_of(xp, result, key_heads, value_heads, query.dtype, options)
-
-
-def _projected(xp: Any, x: Array, w: Array, b: Array | None, dtype: Any) -> Array:
-    """The heads of (..., n, d_in) by (heads, d_in, d): (..., heads, n, d)."""
-    heads = xp.matmul(xp.expand_dims(cast(xp, x, dtype), axis=-3), cast(xp, w, dtype))
-    return heads if b is None else heads + xp.expand_dims(cast(xp, b, dtype), axis=-2)
-
-
-def _joined(xp: Any, heads: Array, w: Array, b: Array | None) -> Array:
-    """The heads (..., H, n, d_v) side by side, (..., n, H * d_v), times W^O, (H * d_v, d_out)."""
-    side_by_side = xp.moveaxis(heads, -3, -2)
-    *outer, num_heads, d_v = side_by_side.shape
-    side_by_side = xp.reshape(side_by_side, (*outer, num_heads * d_v))
-    output = xp.matmul(side_by_side, xp.reshape(cast(xp, w, heads.dtype), (num_heads * d_v, w.shape[-1])))
-    return output if b is None else output + cast(xp, b, heads.dtype)

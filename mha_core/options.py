@@ -1,5 +1,6 @@
 """The options of an operation and the sizes of its heads, as they travel from the checks to the algorithm."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,8 +22,8 @@ class Options:
     sinks: Array | None
     past_key: Array | None
     past_value: Array | None
-    return_weights: bool
-    return_lse: bool
+    return_weights: bool = False
+    return_lse: bool = False
 
     @property
     def only_output(self) -> bool:
@@ -46,3 +47,13 @@ class Sizes:
     def logits(self) -> tuple[int, ...]:
         """The shape of the logits: (..., H, q_len, kv_len)."""
         return (*self.batch, self.num_heads, self.q_len, self.kv_len)
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        """The shape of the output: (..., H, q_len, d_v)."""
+        return (*self.batch, self.num_heads, self.q_len, self.d_v)
+
+
+def scale_of(options: Options, sizes: Sizes) -> float:
+    """The factor of the logits: 1 / sqrt(d_k), or what was given, taken literally (ATT-3, ATT-4)."""
+    return 1 / math.sqrt(sizes.d_k) if options.scale is None else float(options.scale)

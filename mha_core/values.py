@@ -8,7 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from mha_core.arrays import cast, known_finite
+from mha_core.arrays import cast, device, known_finite
+from mha_core.heads import grouped
 from mha_core.options import Sizes
 from mha_core.result import Array
 
@@ -52,6 +53,17 @@ def add_nonfinite(xp: Any, output: Array, values: Values, visible: Array | None,
     sums = xp.where(_seen(xp, values.raising, visible, sizes), sums + math.inf, sums)
     sums = xp.where(_seen(xp, values.lowering, visible, sizes), sums - math.inf, sums)
     return xp.reshape(sums, output.shape)
+
+
+def add_nonfinite_of_rows(xp: Any, sums: Array, values: Values, visible: Array | None, sizes: Sizes) -> Array:
+    """Sums over rows, (..., G, columns, d), with what the rows (..., H, rows, d) that see a key hold added."""
+    if values.raising is None or values.lowering is None:
+        return sums
+    block = (*sizes.batch, sizes.num_heads, values.finite.shape[-2], sums.shape[-2])
+    seen = xp.ones(block, dtype=xp.bool, device=device(sums)) if visible is None else visible
+    seen = xp.matrix_transpose(grouped(xp, cast(xp, xp.broadcast_to(seen, block), sums.dtype), sizes))
+    sums = xp.where(xp.matmul(seen, grouped(xp, values.raising, sizes)) > 0, sums + math.inf, sums)
+    return xp.where(xp.matmul(seen, grouped(xp, values.lowering, sizes)) > 0, sums - math.inf, sums)
 
 
 def _seen(xp: Any, marks: Array, visible: Array | None, sizes: Sizes) -> Array:

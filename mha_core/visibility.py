@@ -65,6 +65,33 @@ def visible_in(
     return functools.reduce(xp.logical_and, masks) if masks else None
 
 
+def reached_in(
+    xp: Any, options: Options, sizes: Sizes, blocks: list[slice], where: Any
+) -> tuple[Array | None, Array | None]:
+    """Which rows see a key, (..., H, q_len, 1), and which keys a row sees, (..., G, kv_len, 1).
+
+    Bool, broadcasting to those shapes; None for all.
+    """
+    band, columns = band_of(xp, options, sizes, where), slice(0, sizes.kv_len)
+    rows_that_see, keys_seen = [], []
+    for rows in blocks:
+        visible = visible_in(xp, options, sizes, band, rows, columns, where)
+        if visible is None:
+            if sizes.q_len and sizes.kv_len:
+                return None, None
+            visible = xp.ones((1, 1), dtype=xp.bool, device=where)
+        shape = (*visible.shape[:-2], rows.stop - rows.start, sizes.kv_len)
+        visible = xp.broadcast_to(visible, shape)
+        rows_that_see.append(xp.any(visible, axis=-1, keepdims=True))
+        keys_seen.append(xp.expand_dims(xp.any(visible, axis=-2), axis=-1))
+    keys = functools.reduce(xp.logical_or, keys_seen)
+    if len(keys.shape) > 2 and keys.shape[-3] > 1:  # each query head has its own
+        group = sizes.num_heads // sizes.num_kv_heads
+        keys = xp.reshape(keys, (*keys.shape[:-3], sizes.num_kv_heads, group, *keys.shape[-2:]))
+        keys = xp.any(keys, axis=-3)
+    return xp.concat(rows_that_see, axis=-2), keys
+
+
 def _positional(
     xp: Any, options: Options, sizes: Sizes, band: Band, rows: slice, columns: slice, where: Any
 ) -> list[Array]:

@@ -16,6 +16,7 @@ import mha_core
 from mha_core import merge_attention, multi_head_attention, scaled_dot_product_attention
 
 attend_module = importlib.import_module("mha_core.attend")
+softmax_module = importlib.import_module("mha_core.softmax")
 
 RNG = np.random.default_rng(13)
 ARRAYS = {
@@ -166,9 +167,9 @@ def test_row_blocks_see_nan_and_inf_as_the_plain_path_does(monkeypatch):
 
 def test_long_sequences_are_computed_in_blocks(monkeypatch):
     seen = []
-    softmax = attend_module._softmax
+    softmax = softmax_module.softmax
     monkeypatch.setattr(
-        attend_module, "_softmax", lambda xp, x, *rest: seen.append(x.shape) or softmax(xp, x, *rest)
+        softmax_module, "softmax", lambda xp, x, *rest: seen.append(x.shape) or softmax(xp, x, *rest)
     )
     x = np.ones((1, 2, 1024, 2), np.float32)
     scaled_dot_product_attention(x, x, x)
@@ -359,11 +360,11 @@ def test_traced_arrays_take_the_plain_path(monkeypatch):
     import jax
 
     seen = []
-    softmax = attend_module._softmax
+    softmax = softmax_module.softmax
     monkeypatch.setattr(attend_module, "BLOCK_ELEMENTS", 1)
     monkeypatch.setattr(attend_module, "BLOCK_ROWS", 1)
     monkeypatch.setattr(
-        attend_module, "_softmax", lambda xp, x, *rest: seen.append(x.shape) or softmax(xp, x, *rest)
+        softmax_module, "softmax", lambda xp, x, *rest: seen.append(x.shape) or softmax(xp, x, *rest)
     )
     jax.jit(functools.partial(scaled_dot_product_attention, **plain_options()))(**arrays)
     assert len(seen) == 1

@@ -1,0 +1,130 @@
+"""The gradients of the multi-head attention layer."""
+
+from collections.abc import Sequence
+
+from mha_core.arrays import cast, compute_dtype, device, is_traced, quiet
+from mha_core.attend import row_blocks
+from mha_core.attend_vjp import attend_vjp
+from mha_core.checks import check_grad_output, check_operands, check_options, layer_sizes
+from mha_core.heads import with_past, without_past
+from mha_core.options import Options
+from mha_core.projections import joined, outer, over_tokens, projected, reaching
+from mha_core.result import Array
+from mha_core.visibility import reached_in
+
+
+def multi_head_attention_vjp(
+    query: Array,
+    key: Array,
+    value: Array,
+    grad_output: Array,
+    *,
+    w_q: Array,
+    w_k: Array,
+    w_v: Array,
+    w_o: Array,
+    b_q: Array | None = None,
+    b_k: Array | None = None,
+    b_v: Array | None = None,
+    b_o: Array | None = None,
+    mask: Array | None = None,
+    attn_bias: Array | None = None,
+    is_causal: bool = False,
+    q_offset: int | Array | None = None,
+    window: Sequence[int | None] | None = None,
+    kv_lengths: Array | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Array | None = None,
+    past_key: Array | None = None,
+    past_value: Array | None = None,
+) -> dict[str, Array]:
+    """The gradients of sum(grad_output * output), output being `multi_head_attention`'s (GRAD-1, GRAD-10).
+
+    As `scaled_dot_product_attention_vjp`, through the projections; nothing is rounded between (NUM-3).
+
+    Args:
+        query: see `multi_head_attention`, as for all but grad_output.
+        key: see there.
+        value: see there.
+        grad_output: (..., q_len, d_out), of the operands' dtype.
+        w_q: see there.
+        w_k: see there.
+        w_v: see there.
+        w_o: see there.
+        b_q: see there.
+        b_k: see there.
+        b_v: see there.
+        b_o: see there.
+        mask: see there.
+        attn_bias: see there.
+        is_causal: see there.
+        q_offset: see there.
+        window: see there.
+        kv_lengths: see there.
+        scale: see there.
+        softcap: see there.
+        sinks: see there.
+        past_key: see there; its keys take part, and get no gradient (GRAD-13).
+        past_value: see there.
+
+    Returns:
+        A gradient by the name of its argument, in its shape and dtype: of query, key, value, w_q, w_k, w_v, w_o,
+        and of b_q, b_k, b_v, b_o, attn_bias and sinks where they are given (GRAD-2).
+
+    Raises:
+        TypeError: what `multi_head_attention` raises, or grad_output of another dtype (GRAD-14).
+        ValueError: what it raises, or grad_output of another shape (GRAD-14).
+    """
+    options = Options(
+        mask=mask,
+        attn_bias=attn_bias,
+        is_causal=is_causal,
+        q_offset=q_offset,
+        window=window,
+        kv_lengths=kv_lengths,
+        scale=scale,
+        softcap=softcap,
+        sinks=sinks,
+        past_key=past_key,
+        past_value=past_value,
+    )
+    weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
+    biases = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
+    xp = check_operands(
+        {"query": query, "key": key, "value": value, **weights},
+        {**biases, "past_key": past_key, "past_value": past_value, "sinks": sinks},
+    )
+    sizes = layer_sizes(query, key, value, weights, biases, options)
+    check_options(xp, query, options, sizes)
+    check_grad_output(grad_output, query, (*query.shape[:-1], w_o.shape[-1]))
+    dtype = compute_dtype(xp, query.dtype)
+    with quiet(xp):
+        query_heads = projected(xp, query, w_q, b_q, dtype)
+        key_heads = with_past(xp, past_key, projected(xp, key, w_k, b_k, dtype))
+        value_heads = with_past(xp, past_value, projected(xp, value, w_v, b_v, dtype))
+        d_heads = projected(xp, grad_output, xp.matrix_transpose(w_o), None, dtype)
+    heads = attend_vjp(xp, query_heads, key_heads, value_heads, d_heads, options, sizes, with_output=True)
+    with quiet(xp):
+        rows, keys = reached_in(xp, options, sizes, row_blocks(sizes, is_traced(xp, query)), device(query))
+        keys = None if keys is None else without_past(past_key, keys)
+        inputs = {
+            "q": (query, w_q, rows, heads.query),
+            "k": (key, w_k, keys, without_past(past_key, heads.key)),
+            "v": (value, w_v, keys, without_past(past_value, heads.value)),
+        }
+        names = {"q": "query", "k": "key", "v": "value"}
+        gradients = {
+            names[i]: joined(xp, d_heads, xp.matrix_transpose(w), None)
+            for i, (_, w, _, d_heads) in inputs.items()
+        }
+        for i, (x, _, reached, d_heads) in inputs.items():
+            gradients[f"w_{i}"] = outer(xp, reaching(xp, x, reached, dtype), d_heads)
+        gradients["w_o"] = outer(xp, heads.output, reaching(xp, grad_output, rows, dtype))
+        for i, (_, _, _, d_heads) in inputs.items():
+            if biases[f"b_{i}"] is not None:
+                gradients[f"b_{i}"] = over_tokens(xp, d_heads)
+        if b_o is not None:
+            gradients["b_o"] = over_tokens(xp, cast(xp, grad_output, dtype)[..., None, :, :])[0, :]  # GRAD-11
+        gradients = {name: cast(xp, x, query.dtype) for name, x in gradients.items()}
+        return gradients | heads.of_options(xp, options)

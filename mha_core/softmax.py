@@ -1,0 +1,82 @@
+"""From products of queries and keys to weights: softcap, bias, mask, a safe softmax with sinks."""
+
+import math
+from typing import Any, NamedTuple
+
+from mha_core.arrays import cast, cast_bias, device
+from mha_core.heads import grouped
+from mha_core.options import Options, Sizes
+from mha_core.result import Array
+from mha_core.visibility import cut
+
+
+class Softmax(NamedTuple):
+    """The softmax of a block of rows."""
+
+    weights: Array
+    """(..., H, rows, columns)."""
+    lse: Array
+    """(..., H, rows), the log of the denominator."""
+    sink_weights: Array | None = None
+    """(..., H, rows, 1), what the sinks take; None without them."""
+
+
+def products(xp: Any, x: Array, y: Array, sizes: Sizes) -> Array:
+    """Each row of (..., H, rows, d) times each of its group's (..., G, columns, d): (..., H, rows, columns)."""
+    flat = xp.matmul(grouped(xp, x, sizes), xp.matrix_transpose(y))
+    return xp.reshape(flat, (*sizes.batch, sizes.num_heads, x.shape[-2], y.shape[-2]))
+
+
+def means(xp: Any, weights: Array, y: Array, sizes: Sizes) -> Array:
+    """The sums of (..., G, columns, d) by (..., H, rows, columns): (..., H, rows, d)."""
+    flat = xp.matmul(grouped(xp, weights, sizes), y)
+    return xp.reshape(flat, (*sizes.batch, sizes.num_heads, weights.shape[-2], y.shape[-1]))
+
+
+def capped(xp: Any, logits: Array, options: Options) -> tuple[Array, Array | None]:
+    """The logits after softcap, and the tanh that it took, None without it (ATT-5)."""
+    if options.softcap is None:
+        return logits, None
+    cap = float(options.softcap)
+    tanh = xp.tanh(logits / cap)
+    return cap * tanh, tanh
+
+
+def attended(
+    xp: Any, logits: Array, options: Options, visible: Array | None, rows: slice, columns: slice
+) -> tuple[Softmax, Array | None]:
+    """The softmax of a block of scaled products, capped and biased, and the tanh of the cap (ATT-6, ATT-7)."""
+    logits, tanh = capped(xp, logits, options)
+    if options.attn_bias is not None:
+        logits = logits + cast_bias(xp, cut(options.attn_bias, rows, columns), logits.dtype)
+    return softmax(xp, logits, options.sinks, visible), tanh
+
+
+def softmax(xp: Any, logits: Array, sinks: Array | None, visible: Array | None) -> Softmax:
+    """The softmax over the visible keys, the sinks (H,) in its denominator (ATT-2, ATT-12, ATT-14)."""
+    if logits.shape[-1] == 0:  # MASK-14
+        lse = xp.full(logits.shape[:-1], -math.inf, dtype=logits.dtype, device=device(logits))
+        return Softmax(logits, lse, None if sinks is None else xp.zeros_like(lse)[..., None])
+    if visible is not None:
+        logits = xp.where(visible, logits, -math.inf)  # selected, so that a masked NaN is gone (MASK-4)
+    highest = xp.max(logits, axis=-1, keepdims=True)  # (..., H, rows, 1)
+    if sinks is not None:
+        sinks = xp.reshape(cast(xp, sinks, logits.dtype), (-1, 1, 1))  # one more column (ATT-6)
+        highest = xp.maximum(highest, sinks)
+    countable = highest != -math.inf
+    if visible is not None:
+        occupied = xp.any(visible, axis=-1, keepdims=True)  # decided on masks alone (MASK-15)
+        countable = xp.logical_and(countable, occupied)
+    highest = xp.where(countable, highest, 0.0)
+    exponentials = xp.exp(logits - highest)
+    total = xp.sum(exponentials, axis=-1, keepdims=True)
+    if sinks is not None:
+        drained = xp.exp(sinks - highest)
+        total = total + drained  # ATT-12
+    lse = highest + xp.log(total)
+    if visible is not None:
+        total = xp.where(occupied, total, 1.0)  # MASK-3
+        lse = xp.where(occupied, lse, -math.inf)  # MASK-13
+        if sinks is not None:
+            drained = xp.where(occupied, drained, 0.0)  # GRAD-8
+    return Softmax(exponentials / total, lse[..., 0], None if sinks is None else drained / total)
