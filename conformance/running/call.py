@@ -8,16 +8,20 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from conformance.dtypes import dtype_name
-from conformance.names import MHA, MHA_VJP, OPTIONS, OUTPUTS
+from conformance.names import MHA, MHA_VJP, OPTIONS
 from conformance.running.answer import Answer
 from conformance.running.arrays import UnreadableError, check_size, describe, lay_out
 from conformance.running.claims import ARRAYS, GRADIENT
+from conformance.running.forms import NoSuchGradientError, named
 from conformance.running.target import Target
 from conformance.running.words import first_line, said, shorten
 from conformance.vectors.case import Array
 
-HEADED = ("query", "key", "value", "past_key", "past_value", "output", "present_key", "present_value")
-"""Arrays of an attention that have a heads and a length axis, which layout `blhd` swaps."""
+HEADED = (
+    *("query", "key", "value", "past_key", "past_value", "output", "present_key", "present_value"),
+    GRADIENT,
+)
+"""Arrays of an attention that have a heads and a length axis, which layout `blhd` swaps; so their gradients."""
 MISFITS = (
     "could not be broadcast",
     "mismatch in its core dimension",
@@ -79,6 +83,8 @@ def call(
     try:
         with _quiet():
             outputs = _read(target, operation, returned, options, inputs)
+    except NoSuchGradientError as error:
+        return Answer("unsupported", str(error))
     except UnreadableError as error:
         return Answer("wrong", str(error))
     except KeyboardInterrupt:
@@ -127,7 +133,7 @@ def _read(
 ) -> dict[str, Array]:
     wanted = inputs["query"].dtype if "query" in inputs else None
     outputs, total = {}, 0
-    for name, value in _named(returned, options).items():
+    for name, value in named(returned, operation, options, inputs).items():
         try:
             array = target.take(value)
             total += array.nbytes
@@ -144,32 +150,6 @@ def _read(
             )
         outputs[name] = _swapped(target, operation, name, array)
     return outputs
-
-
-def _named(returned: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The outputs by name, from each form that a target may return."""
-    if returned is None:
-        raise UnreadableError("returned None, wanted an array")
-    if isinstance(returned, Mapping):
-        outputs = dict(returned)
-    elif isinstance(returned, tuple):
-        outputs = _of_tuple(returned, options)
-    else:
-        outputs = {"output": returned}
-    return {shorten(str(name), 60): value for name, value in outputs.items() if value is not None}
-
-
-def _of_tuple(returned: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:
-    fields: tuple[str, ...] | None = getattr(returned, "_fields", None)
-    if fields is not None:
-        return dict(zip(fields, returned, strict=True))
-    if len(returned) == 2 and options.get("return_weights") and not options.get("return_lse"):
-        return dict(zip(("output", "weights"), returned, strict=True))
-    holding = ", ".join(describe(value) for value in returned[:5])
-    raise UnreadableError(
-        f"returned a tuple of {len(returned)} ({holding}), wanted an array, or a mapping or named tuple of "
-        f"{', '.join(OUTPUTS)}"
-    )
 
 
 def _contents(target: Target, array: Array, given: Any) -> tuple[bytes, bytes]:

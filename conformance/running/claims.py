@@ -72,7 +72,7 @@ def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Ca
     if needed:
         raise UsageError(
             f"{label} needs the argument {needed[0]!r}, which the suite does not give; "
-            "give it a default, or wrap it in a function of query, key, value"
+            f"give it a default, or wrap it in a function of {', '.join(arrays)}"
         )
     layer = [] if operation in (SDPA, SDPA_VJP) else list(WEIGHTS)
     lacking = [] if catches_all else [name for name in layer if name not in by_name]

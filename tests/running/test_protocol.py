@@ -19,6 +19,7 @@ from conformance.errors import UsageError
 from conformance.names import DTYPES, FEATURES, OPERANDS, OPERATIONS, OPTIONS, POLICIES
 from conformance.resources import schema, spec_directory
 from conformance.running.answer import Answer, Question
+from conformance.running.claims import GRADIENT
 from conformance.running.protocol import (
     ProtocolError,
     answer_message,
@@ -52,7 +53,8 @@ def test_the_schema_names_what_the_suite_names() -> None:
     assert definitions["floating"]["enum"] == list(DTYPES)
     assert definitions["operation"]["enum"] == list(OPERATIONS)
     assert definitions["feature"]["enum"] == list(FEATURES)
-    assert set(definitions["operand"]["enum"]) == {*OPERANDS, "mask", "attn_bias", "q_offset", "kv_lengths"}
+    others = {GRADIENT, "mask", "attn_bias", "q_offset", "kv_lengths"}
+    assert set(definitions["operand"]["enum"]) == {*OPERANDS, *others}
     assert definitions["run"]["properties"]["options"]["propertyNames"]["enum"] == list(OPTIONS)
     assert definitions["started"]["properties"]["accuracy"]["enum"] == list(POLICIES)
 
