@@ -19,6 +19,11 @@ def vectors_directory() -> Path:
     return PACKAGE / "vectors" / "data"
 
 
+def template(name: str) -> str:
+    """The text of a plug-in to start from; its file ends in .txt, since it is no module of this package."""
+    return (PACKAGE / "templates" / f"{name}.txt").read_text("utf-8")
+
+
 def checkout_project() -> Path | None:
     """The checkout's pyproject.toml; None in an installed wheel, whose metadata says the same."""
     project = PACKAGE.parent / "pyproject.toml"

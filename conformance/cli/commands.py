@@ -5,6 +5,7 @@ import click
 from conformance.cli.exits import CONFORMANT, MISUSED, examples
 from conformance.cli.looking import explain, list_, report, show
 from conformance.cli.running import run
+from conformance.cli.starting import init
 from conformance.cli.tracing import trace
 from conformance.cli.vectors import vectors
 from conformance.version import SPEC_VERSION, SUITE_VERSION, VECTORS_VERSION
@@ -27,5 +28,5 @@ def cli(context: click.Context) -> int:
     return CONFORMANT
 
 
-for command in (run, list_, show, explain, report, vectors, trace):
+for command in (run, init, list_, show, explain, report, vectors, trace):
     cli.add_command(command)

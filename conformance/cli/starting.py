@@ -1,0 +1,77 @@
+"""`mha-conformance init`: a plug-in to start from."""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from conformance.cli.exits import CONFORMANT, PROGRAM, examples
+from conformance.errors import UsageError
+from conformance.resources import template
+from conformance.telling.text import console, plain
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A language or library that a plug-in is written in."""
+
+    words: str
+    file: str  # of the template
+    suffixes: tuple[str, ...]  # that the plug-in may have
+
+    def command(self, path: Path) -> str:
+        """What runs the plug-in."""
+        file = shlex.quote(str(path))
+        return (
+            f"run --command {shlex.quote(f'node {file}')}" if self.file.startswith("node") else f"run {file}"
+        )
+
+
+KINDS = {
+    "numpy": Kind("attention in NumPy", "numpy.py", (".py",)),
+    "torch": Kind("attention on torch tensors", "torch.py", (".py",)),
+    "jax": Kind("attention in JAX", "jax.py", (".py",)),
+    "node": Kind(
+        "attention in JavaScript, as a program of the line protocol", "node.mjs", (".mjs", ".js", ".cjs")
+    ),
+}
+
+
+@click.command(epilog=examples("init my_attention.py", "init my_attention.mjs --node"))
+@click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
+@click.option("--torch", is_flag=True, help="On torch tensors.")
+@click.option("--jax", is_flag=True, help="On arrays of JAX.")
+@click.option("--node", is_flag=True, help="A program in JavaScript.")
+def init(file: Path, torch: bool, jax: bool, node: bool) -> int:
+    """Write FILE, a commented plug-in to start from: it runs at once, and passes. The default is NumPy."""
+    chosen = [name for name, flag in (("torch", torch), ("jax", jax), ("node", node)) if flag]
+    if len(chosen) > 1:
+        raise UsageError(f"init writes one plug-in: give --{chosen[0]} or --{chosen[1]}")
+    kind = KINDS[chosen[0] if chosen else "numpy"]
+    _check(file, kind)
+    words = {"CALL": f"{PROGRAM} {kind.command(Path(file.name))}", "FILE": shlex.quote(file.name)}
+    text = re.sub("CALL|FILE", lambda found: words[found[0]], template(kind.file))
+    try:
+        with file.open("x", encoding="utf-8") as new:
+            new.write(text)
+    except FileExistsError as error:
+        raise UsageError(f"{file} is there, and init overwrites nothing; give another name") from error
+    out = console()
+    for line in (
+        f"{file} holds {kind.words}: put yours where it is. Run it with",
+        f"  {PROGRAM} {kind.command(file)}",
+    ):
+        out.print(plain(line), soft_wrap=True)
+    return CONFORMANT
+
+
+def _check(file: Path, kind: Kind) -> None:
+    """Refuses a name that nothing could run."""
+    if file.suffix not in kind.suffixes:
+        better = file.with_suffix(kind.suffixes[0]) if file.name else kind.file
+        hint = " (or add --node)" if file.suffix in KINDS["node"].suffixes else ""
+        raise UsageError(f"{str(file)!r} must end in {kind.suffixes[0]}, as in {better}{hint}")
+    if not file.parent.is_dir():
+        raise UsageError(f"{file.parent} is no folder; make it first")
