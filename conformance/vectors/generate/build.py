@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 
 from conformance.dtypes import cast
-from conformance.names import DTYPES, FEATURES, OPTION_FEATURES
+from conformance.names import DTYPES, FEATURES, MHA_VJP, OPTION_FEATURES, SDPA_VJP
 from conformance.vectors.case import Array, Bound, Case, Golden
 from conformance.vectors.generate.approximate import Approximation, approximate
 from conformance.vectors.generate.bounds import limits
 from conformance.vectors.generate.draft import Draft
+from conformance.vectors.generate.gradients.limits import Sensitivity, gradient_sizes
+from conformance.vectors.generate.gradients.names import GRADIENTS
+from conformance.vectors.generate.gradients.oracle import golden_gradients
 from conformance.vectors.generate.oracle import golden
 from conformance.vectors.generate.policies import POLICY, Policy, policies
 from conformance.vectors.generate.problem import Problem, finite, pose
@@ -33,6 +36,8 @@ def build(draft: Draft) -> Case:
     problem = pose(draft.operation, draft.inputs, draft.options, draft.rows)
     approximation = approximate(problem)
     wanted = _wanted(draft)
+    if draft.operation in (SDPA_VJP, MHA_VJP):
+        return _case(draft, _features(draft, problem), excluded, _gradients(draft, problem, approximation, excluded))
     exact, _ = golden(problem, approximation, wanted)
     shapes = {name: _shape(problem, name, hi) for name, (hi, _) in exact.items()}
     rows = {name: draft.rows if name in ("output", "weights", "lse") else None for name in wanted}
@@ -60,6 +65,34 @@ def build(draft: Draft) -> Case:
         for name, (hi, lo) in exact.items()
     }
     return _case(draft, _features(draft, problem), excluded, expected)
+
+
+def _gradients(
+    draft: Draft, problem: Problem, approximation: Approximation, excluded: dict[str, str]
+) -> dict[str, Golden]:
+    """The golden gradients of a draft; each has the shape of its argument."""
+    shapes = {name: draft.inputs[name].shape for name in GRADIENTS if name in draft.inputs}
+    bias_shape = shapes.get("attn_bias", (1, 1))
+    exact = golden_gradients(problem, approximation, bias_shape, shapes)
+    sensitivity = Sensitivity(problem, approximation, bias_shape, draft.id)
+    bounds: dict[str, dict[str, dict[str, Bound]]] = {name: {} for name in shapes}
+    for policy, stands_for in _held(draft, problem, approximation, excluded):
+        for name, (worst, rms) in sensitivity.limits(policy).items():
+            bound = Bound(
+                _kept(worst, np.ceil).reshape(shapes[name]), _kept(rms, np.ceil, bits=8).reshape(shapes[name])
+            )
+            bounds[name].setdefault(policy.dtype, {}).update(dict.fromkeys(stands_for, bound))
+    return {
+        name: Golden(
+            shape=shape,
+            rows=None,
+            hi=exact[name][0].reshape(shape),
+            lo=exact[name][1].reshape(shape),
+            rms_applies=_rms_applies(problem, approximation),
+            bounds=bounds[name],
+        )
+        for name, shape in shapes.items()
+    }
 
 
 def _case(
@@ -150,6 +183,8 @@ def _overflow(problem: Problem, a: Approximation, policy: Policy) -> str | None:
         stored["the layer's output"] = np.einsum(
             "bhnd,hdo->bno", heads, np.abs(problem.inputs["w_o"])
         ) + np.abs(problem.inputs.get("b_o", np.zeros(1)))
+    if "grad_output" in problem.inputs:
+        stored |= gradient_sizes(problem, a)
     for what, sizes in stored.items():
         if sizes.size and sizes.max() > policy.max_finite / 2:
             return f"{what} overflows {policy.dtype}"
@@ -197,14 +232,14 @@ def _rms_applies(problem: Problem, a: Approximation) -> bool:
     return several and varied
 
 
-def _kept(x: Array, rounding: Any) -> Array:
+def _kept(x: Array, rounding: Any, bits: int = KEPT_BITS) -> Array:
     """Few significant bits, rounded the given way, in float32 where that holds them.
 
     The nudge keeps values that lie exactly between two such numbers from falling either way by the last bit
     of a matrix product.
     """
     mantissa, exponent = np.frexp(x * (1 + 2.0**-30))
-    kept = np.ldexp(rounding(np.ldexp(mantissa, KEPT_BITS)), exponent - KEPT_BITS)
+    kept = np.ldexp(rounding(np.ldexp(mantissa, bits)), exponent - bits)
     narrow = kept.astype(np.float32)
     return narrow if np.array_equal(narrow.astype(np.float64), kept) else kept
 

@@ -1,6 +1,7 @@
 """The golden values, in ball arithmetic: projections and q k^T exactly, the softmax onward in balls."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import flint
@@ -25,11 +26,20 @@ def golden(
     Raises:
         ValueError: an output cannot be decided: its exact value lies where two numbers of a dtype meet.
     """
+    return decide(lambda: _decided(problem, approximation, tuple(wanted)))
+
+
+def decide(compute: Callable[[], dict[str, Pair]]) -> tuple[dict[str, Pair], int]:
+    """The pairs at the first precision in bits that decides all of them, and that precision.
+
+    Raises:
+        ValueError: as golden does.
+    """
     bits = FIRST_BITS
     while bits <= LAST_BITS:
         flint.ctx.prec = bits
         try:
-            return _decided(problem, approximation, tuple(wanted)), bits
+            return compute(), bits
         except UndecidedError:
             bits *= 2
     raise ValueError(f"an output is not decided at {LAST_BITS} bits")
@@ -43,17 +53,19 @@ def _decided(problem: Problem, approximation: Approximation, wanted: tuple[str, 
     }
     present: dict[str, list[list[Array]]] = {"present_key": [], "present_value": []}
     for b in range(problem.size):
-        keys = _projections(problem, b, "key", "w_k", "b_k")
-        values = _projections(problem, b, "value", "w_v", "b_v")
-        queries = _projections(problem, b, "query", "w_q", "b_q")
+        keys = projections(problem, b, "key", "w_k", "b_k")
+        values = projections(problem, b, "value", "w_v", "b_v")
+        queries = projections(problem, b, "query", "w_q", "b_q")
         present["present_key"].append([key.balls() for key in keys])
         present["present_value"].append([value.balls() for value in values])
         heads = []
         for h in range(problem.num_heads):
             g = h // problem.group
-            weights, lse, head = _head(problem, approximation, b, h, queries[h], keys[g], values[g])
-            outputs["weights"][b, h], outputs["lse"][b, h] = weights, lse
-            heads.append(head)
+            weights = softmax(problem, approximation, b, h, queries[h], keys[g])
+            for place in np.ndindex(*problem.visible.shape[2:]):
+                outputs["weights"][b, h, *place] = weights.weight(*place)
+            outputs["lse"][b, h] = weights.lse
+            heads.append(average(problem, b, h, weights, values[g]))
         if problem.layer:
             outputs["output"][b] = _merge(problem, heads)
         else:
@@ -64,18 +76,18 @@ def _decided(problem: Problem, approximation: Approximation, wanted: tuple[str, 
         "weights": approximation.weights,
         "lse": approximation.lse,
     }
-    result = {name: _split_all(outputs[name], shown[name]) for name in shown if name in wanted}
+    result = {name: split_all(outputs[name], shown[name]) for name in shown if name in wanted}
     for name, per_batch in present.items():
         if name in wanted:
             balls = np.empty((problem.size, problem.num_kv_heads, *per_batch[0][0].shape), dtype=object)
             for b, per_head in enumerate(per_batch):
                 for g, array in enumerate(per_head):
                     balls[b, g] = array
-            result[name] = _split_all(balls, np.zeros(balls.shape))
+            result[name] = split_all(balls, np.zeros(balls.shape))
     return result
 
 
-def _projections(problem: Problem, b: int, name: str, weight: str, bias: str) -> list[Exact]:
+def projections(problem: Problem, b: int, name: str, weight: str, bias: str) -> list[Exact]:
     """The exact heads of one operand of one batch entry, the past in front."""
     x = problem.inputs[name][b]
     if problem.layer:
@@ -93,18 +105,31 @@ def _projections(problem: Problem, b: int, name: str, weight: str, bias: str) ->
     return heads
 
 
-def _head(
-    problem: Problem, approximation: Approximation, b: int, h: int, query: Exact, key: Exact, value: Exact
-) -> tuple[Any, Any, Any]:
-    """Balls of one head: weights [rows, kv_len], lse [rows], output [rows, d_v]."""
+@dataclass(frozen=True)
+class Weights:
+    """The softmax of one head in balls, unnormalised."""
+
+    exponentials: list[list[Any]]  # [rows][kv_len], zero where masked
+    sinks: list[Any]  # [rows], the exponential of the sink; zero without one
+    totals: list[Any]  # [rows], the denominator; one for an empty row
+    lse: Any  # [rows]
+
+    def weight(self, i: int, j: int) -> Any:
+        """One normalised weight."""
+        return self.exponentials[i][j] / self.totals[i]
+
+
+def softmax(
+    problem: Problem, approximation: Approximation, b: int, h: int, query: Exact, key: Exact
+) -> Weights:
+    """The exponentials of one head and their sums; exact where logits tie."""
     n, m = problem.visible.shape[2:]
     raw = query @ key.transposed()
-    factor = _scale(problem)
+    factor = scale_of(problem)
     sinks = problem.inputs.get("sinks")
     exponentials = [[flint.arb(0)] * m for _ in range(n)]
-    totals = [flint.arb(1)] * n
+    sunk, totals = [flint.arb(0)] * n, [flint.arb(1)] * n
     lse = np.full(n, flint.arb(0), dtype=object)
-    finite_value = value.centred() if sinks is None else (value, None)
     for i in range(n):
         # a visible -inf logit weighs nothing; NaN and +inf are shown by the approximation alone
         seen = [j for j in range(m) if np.isfinite(approximation.logits[b, h, i, j])]
@@ -116,25 +141,29 @@ def _head(
             exponentials[i][j] = exponent.exp()
             total += exponentials[i][j]
         if sinks is not None and np.isfinite(sinks[h]):
-            total += (flint.arb(float(sinks[h])) - top).exp()
+            sunk[i] = (flint.arb(float(sinks[h])) - top).exp()
+            total += sunk[i]
         totals[i] = total
         lse[i] = top + total.log()
-    matrix = flint.arb_mat(n, m, [x for row in exponentials for x in row])
-    centred, first = finite_value
+    return Weights(exponentials, sunk, totals, lse)
+
+
+def average(problem: Problem, b: int, h: int, weights: Weights, value: Exact) -> Any:
+    """The output of one head, [rows, d_v]; exactly a value where all that are seen are equal."""
+    n, m = problem.visible.shape[2:]
+    matrix = flint.arb_mat(n, m, [x for row in weights.exponentials for x in row])
+    centred, first = value.centred() if "sinks" not in problem.inputs else (value, None)
     sums = (matrix * centred.matrix()).tolist() if n else []
     head = np.empty((n, problem.d_v), dtype=object)
-    weights = np.empty((n, m), dtype=object)
     for i in range(n):
         empty = not problem.visible[b, h, i].any()
         for d in range(problem.d_v):
-            average = sums[i][d] / totals[i]
-            head[i, d] = average if first is None or empty else average + first[d]
-        for j in range(m):
-            weights[i, j] = exponentials[i][j] / totals[i]
-    return weights, lse, head
+            mean = sums[i][d] / weights.totals[i]
+            head[i, d] = mean if first is None or empty else mean + first[d]
+    return head
 
 
-def _scale(problem: Problem) -> Any:
+def scale_of(problem: Problem) -> Any:
     return flint.arb(problem.d_k).rsqrt() if problem.scale is None else flint.arb(problem.scale)
 
 
@@ -188,7 +217,7 @@ def _merge(problem: Problem, heads: list[Any]) -> Any:
     return output
 
 
-def _split_all(balls: Any, shown: Array) -> Pair:
+def split_all(balls: Any, shown: Array) -> Pair:
     """Hi and lo of every ball; where the float64 result is not finite, that value itself."""
     hi, lo = np.zeros(balls.shape), np.zeros(balls.shape)
     for place, ball in np.ndenumerate(balls):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conformance.names import MHA
+from conformance.names import MHA, MHA_VJP
 
 Array = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -67,7 +67,7 @@ def pose(
     rows: tuple[int, ...] | None,
 ) -> Problem:
     """The problem that a call of an operation poses."""
-    layer = operation == MHA
+    layer = operation in (MHA, MHA_VJP)
     query, key, value = inputs["query"], inputs["key"], inputs["value"]
     batch = tuple(query.shape[: -2 if layer else -3])
     size = math.prod(batch)
@@ -82,7 +82,7 @@ def pose(
         for name, array in inputs.items()
         if array.dtype.kind == "f" and name != "attn_bias"
     }
-    for name in ("query", "key", "value", "past_key", "past_value"):
+    for name in ("query", "key", "value", "past_key", "past_value", "grad_output"):
         if name in floats:
             floats[name] = floats[name].reshape(size, *floats[name].shape[len(batch) :])
     floats["query"] = floats["query"][..., list(kept), :]

@@ -37,7 +37,7 @@ def limits(
             for name, compute in (("weights", weights_limits), ("lse", lse_limits)):
                 if name in wanted:
                     full[name][0][b, h], full[name][1][b, h] = compute(softmax, policy)
-            heads.append(head_of(problem, policy, h, softmax, value))
+            heads.append(head_of(policy, softmax, value, problem.inputs["w_o"][h] if problem.layer else None))
         for i, (worst, rms) in enumerate(outputs_of(problem, a, policy, b, heads)):
             place = b if problem.layer else (b, i)
             full["output"][0][place], full["output"][1][place] = worst, rms

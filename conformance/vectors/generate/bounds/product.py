@@ -7,7 +7,7 @@ import numpy as np
 from conformance.vectors.generate.bounds.operand import Operand
 from conformance.vectors.generate.bounds.softmax import Softmax
 from conformance.vectors.generate.policies import Policy
-from conformance.vectors.generate.problem import Array, Problem
+from conformance.vectors.generate.problem import Array
 from conformance.vectors.generate.sums import sum_variance
 
 
@@ -23,11 +23,11 @@ class Head:
     some: Array  # [rows, 1], 0 where the row is empty: its output is exactly zero
 
 
-def head_of(problem: Problem, policy: Policy, h: int, softmax: Softmax, value: Operand) -> Head:
-    """The error of P U, where U = V W_O."""
+def head_of(policy: Policy, softmax: Softmax, value: Operand, projection: Array | None) -> Head:
+    """The error of P U, where U = V W_O; without a projection it is that of P V."""
     u_a, u_l, u_s = policy.accumulation, policy.stored_logits, policy.storage
     p, v = softmax.weights, value.value
-    w_o = problem.inputs["w_o"][h] if problem.layer else np.eye(problem.d_v)
+    w_o = np.eye(v.shape[1]) if projection is None else projection
     abs_w, square_w = np.abs(w_o), w_o**2
     z = p @ v
     u = v @ w_o
@@ -61,7 +61,7 @@ def head_of(problem: Problem, policy: Policy, h: int, softmax: Softmax, value: O
     seen = softmax.visible.astype(np.float64)
     floor = (1 + policy.eager) * policy.underflow * (seen @ np.abs(u))
     floor = floor + policy.accumulation_underflow * (seen.sum(axis=-1, keepdims=True) + seen @ np.abs(u))
-    if problem.layer:
+    if projection is not None:
         worst = worst + u_s * (np.abs(z) @ abs_w)
         variance = variance + u_s**2 / 3 * (z**2 @ square_w)
         floor = floor + policy.underflow * abs_w.sum(axis=0)

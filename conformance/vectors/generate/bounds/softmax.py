@@ -30,6 +30,7 @@ class Softmax:
     sink_exponent: Array  # [rows, 1]
     sink_variance: Array  # [rows, 1]
     slope: Array  # derivative of the logit by the scaled product: 1 - tanh^2, or 1
+    entering: Array  # bound on the error of the scaled product that enters the softcap
     drift: Array  # mean error of the logits where operands are truncated
     key: Array  # [kv_len, d_k]
     query_variance: Array  # [rows, d_k], errors that all keys of a row share
@@ -85,7 +86,7 @@ def softmax_of(
         + (policy.operand**2 + u_l**2) / 3 * squares
         + 2 * u_l**2 / 3 * scaled**2
     )
-    logits, slope = scaled, np.ones_like(scaled)
+    logits, slope, entering = scaled, np.ones_like(scaled), worst
     if problem.softcap is not None:
         cap = problem.softcap
         logits = cap * np.tanh(scaled / cap)
@@ -123,6 +124,7 @@ def softmax_of(
         sink_exponent=sink_exponent,
         sink_variance=sink_variance,
         slope=slope,
+        entering=entering,
         drift=np.where(visible, 2 * policy.drift * slope * scaled, 0.0),
         key=k,
         query_variance=query.variance + (u_l**2 + policy.operand**2) / 3 * q**2,

@@ -8,7 +8,7 @@ from conformance.vectors.generate.problem import Array, Limits
 from conformance.vectors.generate.sums import sum_variance
 
 
-def _normaliser(softmax: Softmax, policy: Policy) -> Array:
+def normaliser(softmax: Softmax, policy: Policy) -> Array:
     """rho: relative error of the denominator and of the division by it. [rows, 1]."""
     return softmax.count * policy.accumulation + 6 * policy.accumulation + 2 * policy.stored_logits
 
@@ -26,15 +26,20 @@ def _shared_variance(softmax: Softmax) -> Array:
     return spread + softmax.sink_weight**2 * softmax.sink_variance
 
 
-def weights_limits(softmax: Softmax, policy: Policy) -> Limits:
-    """W and s of the weights; exactly zero where masked."""
+def weights_error(softmax: Softmax) -> Array:
+    """E_P: what errors of the logits do to the weights, which stay between 0 and 1. [rows, kv_len]."""
     p, growth = softmax.weights, softmax.growth
     moved = p * growth
     others = moved.sum(axis=-1, keepdims=True) - moved + softmax.sink_weight * softmax.sink_growth
     error = np.minimum(p * ((1 - p) * growth + others) / softmax.denominator, np.maximum(p, 1 - p))
-    error = np.where(softmax.visible, error, 0.0)
+    return np.where(softmax.visible, error, 0.0)
+
+
+def weights_limits(softmax: Softmax, policy: Policy) -> Limits:
+    """W and s of the weights; exactly zero where masked."""
+    p, error = softmax.weights, weights_error(softmax)
     kept = recomputed(softmax, policy)
-    rho = _normaliser(softmax, policy) + kept
+    rho = normaliser(softmax, policy) + kept
     floor = softmax.visible * (1 + policy.eager) * policy.underflow
     worst = (error + (rho + policy.storage) * (p + error)) * policy.second_order + floor
     shared = _shared_variance(softmax)
@@ -54,7 +59,7 @@ def lse_limits(softmax: Softmax, policy: Policy) -> Limits:
     least = np.maximum(softmax.denominator, np.exp(-LARGEST_EXPONENT))
     error = np.maximum(np.log1p(above), -np.log(np.minimum(least, 1.0)))
     stored = stored_lse(softmax, policy)
-    worst = error + _normaliser(softmax, policy) + stored + policy.storage * np.abs(softmax.lse)
+    worst = error + normaliser(softmax, policy) + stored + policy.storage * np.abs(softmax.lse)
     keys = softmax.scale * softmax.slope[:, :, None] * softmax.key[None]
     mean = np.einsum("nm,nmd->nd", p, keys)
     variance = _shared_variance(softmax)

@@ -1,0 +1,55 @@
+"""The gradients of one call in plain float64: the magnitudes that their bounds are made of."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.vectors.generate.approximate import Approximation
+from conformance.vectors.generate.problem import Array, Problem, finite
+
+
+@dataclass(frozen=True)
+class Backward:
+    """Intermediate gradients by query head; key heads are repeated, and hold the past."""
+
+    head: Array  # [B, H, rows, d_v], gradient of a head's output
+    products: Array  # [B, H, rows, kv_len], dP
+    delta: Array  # [B, H, rows, 1], sum P dP
+    logits: Array  # [B, H, rows, kv_len], P (dP - Delta)
+    sinks: Array  # [B, H, rows], the same of the sink; zero without one
+    slope: Array  # [B, H, rows, kv_len], 1 - tanh^2
+    scores: Array  # [B, H, rows, kv_len], slope * logits
+    query: Array  # [B, H, rows, d_k]
+    key: Array  # [B, H, kv_len, d_k]
+    value: Array  # [B, H, kv_len, d_v]
+
+
+def backward(problem: Problem, a: Approximation) -> Backward:
+    """Everything in float64; what is masked counts as zero."""
+    query, key, value = finite(a.query), finite(a.key), finite(a.value)
+    cotangent = problem.inputs["grad_output"]
+    head = cotangent[:, None] @ problem.inputs["w_o"].swapaxes(-1, -2) if problem.layer else cotangent
+    products = np.where(problem.visible, head @ value.swapaxes(-1, -2), 0.0)
+    delta = (a.weights * products).sum(axis=-1, keepdims=True)
+    logits = a.weights * (products - delta)
+    sink = np.zeros(a.lse.shape)
+    if a.sinks is not None:
+        some = problem.visible.any(axis=-1)
+        fall = np.where(some, a.sinks[:, None] - np.where(some, a.lse, 0.0), -np.inf)
+        sink = -np.exp(fall) * delta[..., 0]
+    slope = np.ones_like(logits)
+    if problem.softcap is not None:
+        slope = np.cosh(problem.multiplier * finite(a.raw) / problem.softcap) ** -2.0
+    scores = slope * logits
+    return Backward(
+        head=head,
+        products=products,
+        delta=delta,
+        logits=logits,
+        sinks=sink,
+        slope=slope,
+        scores=scores,
+        query=problem.multiplier * scores @ key,
+        key=problem.multiplier * scores.swapaxes(-1, -2) @ query,
+        value=a.weights.swapaxes(-1, -2) @ head,
+    )

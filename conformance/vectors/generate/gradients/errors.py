@@ -1,0 +1,171 @@
+"""Worst-case errors of one head's gradients, as spec/numerics.md derives them; the names follow its formulas."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.vectors.generate.bounds.operand import Operand
+from conformance.vectors.generate.bounds.product import head_of
+from conformance.vectors.generate.bounds.softmax import Softmax, recomputed
+from conformance.vectors.generate.bounds.statistics import normaliser, weights_error
+from conformance.vectors.generate.gradients.backward import Backward
+from conformance.vectors.generate.policies import Policy
+from conformance.vectors.generate.problem import Array, Problem
+
+
+@dataclass(frozen=True)
+class HeadErrors:
+    """What one head's gradients may err, stored; arrays as in Backward without their first two axes."""
+
+    logits: Array  # [rows, kv_len], E_dS
+    sinks: Array  # [rows]
+    query: Array  # [rows, d_k]
+    key: Array  # [kv_len, d_k]
+    value: Array  # [kv_len, d_v]
+    output: Array  # [rows, d_v], of the head itself, which the gradient of w_o is made of
+
+
+@dataclass(frozen=True)
+class _Logits:
+    """Errors of the gradient of the logits, apart: they reach the gradient of the query in different ways."""
+
+    balanced: Array  # E0, [rows, kv_len]: adds up to zero in each row
+    own: Array  # E1, [rows, kv_len]: each on its own
+    common: Array  # eta, [rows, 1]: the error of Delta, times P
+    above: Array  # [rows, kv_len], the largest that P may be
+    floor: Array  # [rows, kv_len], underflow
+
+    @property
+    def total(self) -> Array:
+        """E_dS."""
+        return self.balanced + self.own + self.above * self.common + self.floor
+
+
+def head_errors(
+    problem: Problem,
+    policy: Policy,
+    d: Backward,
+    place: tuple[int, int],
+    softmax: Softmax,
+    operands: tuple[Operand, Operand, Operand],
+    head: Array,
+) -> HeadErrors:
+    """Errors of the gradients of one head; `head` is E_g, that of the gradient of its output."""
+    query, key, value = operands
+    u_a, u_l, u_s, u_o = policy.accumulation, policy.stored_logits, policy.storage, policy.operand
+    eta, more = policy.underflow, policy.second_order
+    c = abs(problem.multiplier)
+    seen, gradient = softmax.visible.astype(np.float64), np.abs(d.logits[place])
+    abs_g, abs_k, abs_q = np.abs(d.head[place]), np.abs(key.value), np.abs(query.value)
+    rows, keys = seen.shape
+    rho = normaliser(softmax, policy) + recomputed(softmax, policy)
+    error = _logits(problem, policy, d, place, softmax, value, head)
+
+    slope, slope_error = softmax.slope, _slope_error(problem, softmax, policy)
+    steps = 4 if problem.softcap is not None else 2  # multiplied by the scale, and by the slope and the cap
+    rounded = (2 * u_a + steps * u_l) * gradient * slope + gradient * slope_error
+    rounded = rounded + (eta * policy.eager * (1 + c)) * seen
+    steepest = np.minimum(slope + slope_error, 1.0)
+    scores = error.total * steepest + rounded
+    size = gradient * slope
+
+    sloped = slope[..., None] * key.value  # [rows, kv_len, d_k]
+    mean = np.einsum("nm,nmd->nd", softmax.weights, sloped)  # kappa
+    for_query = (
+        np.einsum("nm,nmd->nd", error.balanced, np.abs(sloped - mean[:, None]))
+        + (error.own * steepest + error.floor + rounded) @ abs_k
+        + error.common * np.abs(mean)
+        + ((keys + 2) * u_a + 2 * u_o + 2 * u_l) * size @ abs_k
+        + (size + scores) @ key.worst
+    )
+    for_key = (
+        scores.T @ abs_q
+        + ((rows * problem.group + 2) * u_a + 2 * u_o + 2 * u_l) * size.T @ abs_q
+        + (size + scores).T @ query.worst
+    )
+    for_value = (
+        (error.above - softmax.weights + (rho + u_s) * error.above).T @ abs_g
+        + error.above.T @ head
+        + (rows * problem.group * u_a + 2 * u_o) * softmax.weights.T @ abs_g
+        + (eta + policy.accumulation_underflow) * seen.T @ abs_g
+    )
+    some, reached = seen.max(axis=1, initial=0.0)[:, None], seen.max(axis=0, initial=0.0)[:, None]
+    of_output = head_of(policy, softmax, value, None)
+    output = np.abs(softmax.weights @ value.value)
+    return HeadErrors(
+        logits=(error.total + u_s * gradient) * more,
+        sinks=_sink_error(softmax, policy, d.delta[place], error.common, rho)[:, 0] * more,
+        query=(c * for_query + u_s * np.abs(d.query[place])) * more + eta * some,
+        key=(c * for_key + u_s * np.abs(d.key[place])) * more + eta * reached,
+        value=(for_value + u_s * np.abs(d.value[place])) * more + eta * reached,
+        output=(of_output.worst + u_s * output) * more + of_output.floor + eta * some,
+    )
+
+
+def _logits(
+    problem: Problem,
+    policy: Policy,
+    d: Backward,
+    place: tuple[int, int],
+    softmax: Softmax,
+    value: Operand,
+    head: Array,
+) -> _Logits:
+    """Errors of P (dP - Delta)."""
+    u_a, u_l, u_s, u_o = policy.accumulation, policy.stored_logits, policy.storage, policy.operand
+    eta, eta_a, width = policy.underflow, policy.accumulation_underflow, problem.d_v
+    p, seen = softmax.weights, softmax.visible.astype(np.float64)
+    products, delta = np.abs(d.products[place]), np.abs(d.delta[place])
+    gradient, abs_g, abs_v = np.abs(d.logits[place]), np.abs(d.head[place]), np.abs(value.value)
+    rho = normaliser(softmax, policy) + recomputed(softmax, policy)
+    error = weights_error(softmax)
+    above = p + error
+    away = np.abs(d.products[place] - d.delta[place]) * seen
+
+    # A: what errors of the logits do to Delta, at most as much as the products lie apart
+    moved = (p * softmax.growth * away).sum(axis=-1, keepdims=True)
+    moved = moved + softmax.sink_weight * softmax.sink_growth * delta
+    apart = away.max(axis=-1, keepdims=True, initial=0.0)
+    apart = np.maximum(apart, delta * (softmax.sink_weight > 0))
+    shift = np.minimum(moved / softmax.denominator, apart)
+
+    operand = (head @ abs_v.T + (abs_g + head) @ value.worst.T) * seen
+    formed = ((width * u_a + 2 * u_o) * abs_g @ abs_v.T + 2 * u_l * products + width * eta_a) * seen
+    formed = formed + eta * policy.eager * seen
+    balanced = error * away + rho * gradient
+    balanced = balanced + above * (shift + operand + (p * operand).sum(axis=-1, keepdims=True))
+    own = above * (formed + (2 * u_a + u_l) * (products + delta) + u_l * away)
+    own = own + (4 * u_a + u_s + 3 * u_l) * gradient
+
+    # Delta may be the sum of P dP, or of the stored output times its gradient: its logits were another pass
+    summed = (rho + 2 * u_l) * delta + (softmax.count * u_a + 2 * u_l) * (p * products).sum(-1, keepdims=True)
+    through = (abs_g * (p @ abs_v)).sum(axis=-1, keepdims=True)
+    output = (abs_g * np.abs(p @ value.value)).sum(axis=-1, keepdims=True)
+    terms = (1.25 * softmax.count + width) * u_a + 2 * u_o
+    stored = (u_s + rho) * output + (terms + u_s) * through + 2 * shift
+    stored = stored + eta * (2 + seen.sum(axis=-1, keepdims=True)) * abs_g.sum(axis=-1, keepdims=True)
+    common = np.maximum(summed, stored) + (p * formed).sum(axis=-1, keepdims=True)
+    floor = (eta * (1 + policy.eager * (2 + away)) + eta_a * (2 + away)) * seen
+    return _Logits(balanced, own, common * seen.max(axis=-1, keepdims=True, initial=0.0), above, floor)
+
+
+def _slope_error(problem: Problem, softmax: Softmax, policy: Policy) -> Array:
+    """E_t: the error of 1 - tanh^2, zero without a softcap."""
+    if problem.softcap is None:
+        return np.zeros_like(softmax.slope)
+    steep = np.sqrt(np.maximum(1 - softmax.slope, 0.0))  # |tanh|
+    enters = softmax.entering / problem.softcap
+    moved = 2 * steep * softmax.slope * enters + 2 * enters**2
+    own = 4 * policy.accumulation + 3 * policy.stored_logits
+    return np.where(softmax.visible, np.minimum(moved + own, 1.0), 0.0)
+
+
+def _sink_error(softmax: Softmax, policy: Policy, delta: Array, common: Array, rho: Array) -> Array:
+    """The sink as one more key whose product is zero. [rows, 1]."""
+    p, growth = softmax.sink_weight, softmax.sink_growth
+    moved = (softmax.weights * softmax.growth).sum(axis=-1, keepdims=True)
+    error = np.minimum(p * ((1 - p) * growth + moved) / softmax.denominator, np.maximum(p, 1 - p)) * (p > 0)
+    away = np.abs(delta)
+    shift = np.minimum(moved / softmax.denominator, 1.0) * away
+    rounded = rho + 4 * policy.accumulation + policy.storage + 3 * policy.stored_logits
+    return error * away + (p + error) * (common + shift) + rounded * p * away

@@ -1,0 +1,60 @@
+"""W and s of every gradient under each policy."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from conformance.vectors.generate.approximate import Approximation
+from conformance.vectors.generate.gradients.backward import backward
+from conformance.vectors.generate.gradients.predicted import responses
+from conformance.vectors.generate.gradients.worst import worst_gradients
+from conformance.vectors.generate.policies import Policy
+from conformance.vectors.generate.problem import Array, Limits, Problem, finite
+
+
+class Sensitivity:
+    """What roundings do to the gradients of one call, whatever their size."""
+
+    def __init__(
+        self, problem: Problem, a: Approximation, bias_shape: tuple[int, ...], seed: str
+    ) -> None:
+        self._problem, self._a, self._bias_shape = problem, a, bias_shape
+        self._backward = backward(problem, a)
+        self._responses = responses(problem, a, bias_shape, seed)
+
+    def limits(self, policy: Policy) -> dict[str, Limits]:
+        """W and s by argument name, batch axes flattened."""
+        level = replace(policy, underflow=0.0, accumulation_underflow=0.0)
+        worst, without = (
+            worst_gradients(self._problem, self._a, self._backward, p, self._bias_shape)
+            for p in (policy, level)
+        )
+        rms = self._responses.predicted(policy)
+        # what underflow may cost is no matter of chance, and stays out of the quadrature
+        return {name: (worst[name], rms[name] + (worst[name] - without[name])) for name in worst}
+
+
+def gradient_sizes(problem: Problem, a: Approximation) -> dict[str, Array]:
+    """Sums of absolute values that the dtype has to hold on the way to the gradients, by what they are."""
+    cotangent = np.abs(problem.inputs["grad_output"])
+    w_o = np.abs(problem.inputs["w_o"]) if problem.layer else None
+    head = cotangent if w_o is None else cotangent[:, None] @ w_o.swapaxes(-1, -2)
+    query, key, value = (np.abs(finite(x)) for x in (a.query, a.key, a.value))
+    products = np.where(problem.visible, head @ value.swapaxes(-1, -2), 0.0)
+    logits = a.weights * (products + (a.weights * products).sum(axis=-1, keepdims=True))
+    c = abs(problem.multiplier)
+    sizes = {
+        "grad_output times value": products,
+        "the gradient of the logits": logits.sum(axis=(0, 1, 2, 3), keepdims=True),
+        "the gradient of query": c * logits @ key,
+        "the gradient of key": (logits.swapaxes(-1, -2) @ query * max(c, 1.0)).sum(axis=(0, 1), keepdims=True),
+        "the gradient of value": (a.weights.swapaxes(-1, -2) @ head).sum(axis=(0, 1), keepdims=True),
+    }
+    if problem.layer:
+        for name in ("query", "key", "value"):
+            x, w = np.abs(finite(problem.inputs[name])), np.abs(problem.inputs[f"w_{name[0]}"])
+            size = sizes[f"the gradient of {name}"].max()
+            sizes[f"the gradient of w_{name[0]}"] = size * x.sum(axis=(0, 1), keepdims=True)
+            sizes[f"the gradient of the projected {name}"] = size * w.sum(axis=(0, 2), keepdims=True)
+        sizes["the gradient of w_o"] = np.einsum("bhld,blo->hdo", np.abs(finite(a.heads)), cotangent)
+    return sizes

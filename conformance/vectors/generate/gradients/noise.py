@@ -1,0 +1,90 @@
+"""Roundings drawn at random: each kind of rounding site, of relative size one, scaled down until errors are linear."""
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from conformance.vectors.generate.draws import round_to_bits
+from conformance.vectors.generate.problem import Array
+from conformance.vectors.generate.sums import SUM_RMS
+
+STEP = 2.0**-14
+"""Small enough for errors to be linear in it, large enough for the float64 of any machine to agree on them."""
+
+KINDS = ("storage", "eager", "accumulation", "operand", "drift")
+"""Sites that are rounded to the dtype always, or where eager; float32 arithmetic; matmul operands, and their drift."""
+
+
+@dataclass
+class Noise:
+    """One kind of rounding at work; the methods are the sites. Arrays have the draws as their first axis."""
+
+    kind: str
+    draws: int
+    seed: str
+    operand_bits: int = 53  # significant bits of a matmul operand, which holds some operands exactly
+    _words: random.Random = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._words = random.Random(f"{self.seed}:{self.kind}")
+
+    def _uniform(self, shape: tuple[int, ...]) -> Array:
+        """Between -STEP and STEP."""
+        count = int(np.prod(shape))
+        words = np.frombuffer(self._words.randbytes(4 * count), dtype="<u4")
+        return ((words + 0.5) * 2.0**-31 - 1.0).reshape(shape) * STEP
+
+    def _shape(self, x: Array) -> tuple[int, ...]:
+        return (self.draws, *x.shape[1:])
+
+    def _relative(self, x: Array, times: float) -> Array:
+        return x + x * (times * self._uniform(self._shape(x)))
+
+    def store(self, x: Array) -> Array:
+        """A tensor that is stored in the dtype."""
+        return self._relative(x, 1.0) if self.kind == "storage" else x
+
+    def eager(self, x: Array) -> Array:
+        """A tensor that only an eager implementation stores in the dtype."""
+        return self._relative(x, 1.0) if self.kind == "eager" else x
+
+    def compute(self, x: Array, times: float = 1.0) -> Array:
+        """A float32 operation or function, so many roundings large."""
+        return self._relative(x, times) if self.kind == "accumulation" else x
+
+    def shift(self, x: Array, by: Array) -> Array:
+        """An absolute error of float32 arithmetic; `by` may be one for a whole row."""
+        return x + by * self._uniform(self._shape(by)) if self.kind == "accumulation" else x
+
+    def total(self, x: Array, axes: tuple[int, ...]) -> Array:
+        """A sum over axes, which are counted without the draws."""
+        places = tuple(axis + 1 for axis in axes)
+        result: Array = x.sum(axis=places)
+        if self.kind != "accumulation":
+            return result
+        count = float(np.prod([x.shape[axis] for axis in places]))
+        squares = (x[0] ** 2).sum(axis=axes)[None]
+        return result + self._of_sum(count, squares, result) * self._uniform(self._shape(result))
+
+    def product(self, x: Array, y: Array, exact: tuple[bool, bool] = (False, False)) -> Array:
+        """A matrix product; `exact` says which operands any format holds."""
+        if self.kind == "operand":
+            x, y = (z if fixed else self._relative(z, 1.0) for z, fixed in zip((x, y), exact, strict=True))
+        if self.kind == "drift":
+            x, y = (z if fixed else z * (1.0 + STEP) for z, fixed in zip((x, y), exact, strict=True))
+        result = x @ y
+        if self.kind != "accumulation":
+            return result
+        squares = (x[0] ** 2 @ y[0] ** 2)[None]
+        return result + self._of_sum(x.shape[-1], squares, result) * self._uniform(self._shape(result))
+
+    @staticmethod
+    def _of_sum(count: float, squares: Array, total: Array) -> Array:
+        """The largest error of a uniform one with the RMS of an n-term sum (spec/numerics.md)."""
+        return SUM_RMS * np.sqrt(3.0 * count * (squares + total**2))
+
+    def holds(self, x: npt.NDArray[np.float64]) -> bool:
+        """Whether a matmul operand under the policy holds every number of an array."""
+        return bool(np.array_equal(round_to_bits(x, self.operand_bits), x))

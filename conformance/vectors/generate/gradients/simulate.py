@@ -1,0 +1,149 @@
+"""Forward and backward once more in float64, with a rounding drawn at every site that a policy may round."""
+
+import numpy as np
+
+from conformance.vectors.generate.approximate import Approximation
+from conformance.vectors.generate.gradients.noise import Noise
+from conformance.vectors.generate.problem import Array, Problem, finite
+
+_T = (-1, -2)
+
+
+def simulate(
+    problem: Problem, a: Approximation, noise: Noise, bias_shape: tuple[int, ...]
+) -> dict[str, Array]:
+    """Every gradient by argument name, [draws, ...]; batch axes flattened as in problem.inputs."""
+    given = {name: finite(x)[None] for name, x in problem.inputs.items()}
+    exact = {name: noise.holds(x[0]) for name, x in given.items()}
+    query, key, value = (_heads(problem, noise, given, exact, name) for name in ("query", "key", "value"))
+    held = [not problem.layer and exact[name] for name in ("query", "key", "value")]
+    weights, sink, slope = _softmax(problem, a, noise, query, key, (held[0], held[1]))
+    # the logits of the stored output and those of the gradients may come from two passes
+    again = weights
+    if noise.kind in ("accumulation", "operand"):
+        again = _softmax(problem, a, noise, query, key, (held[0], held[1]))[0]
+    output = noise.product(noise.store(again), value, (False, held[2]))
+    stored = noise.store(output)
+
+    cotangent = given["grad_output"]
+    head, held_head = cotangent, exact["grad_output"]
+    if problem.layer:
+        w_o = given["w_o"].swapaxes(*_T)[:, None]
+        head = noise.store(noise.product(cotangent[:, :, None], w_o, (exact["grad_output"], exact["w_o"])))
+        held_head = False
+    products = noise.eager(noise.product(head, value.swapaxes(*_T), (held_head, held[2])))
+    products = np.where(problem.visible, products, 0.0)
+    terms = noise.eager(weights * products)
+    delta = noise.eager(noise.total(terms, (3,)))
+    # what storing the output, or another pass over the logits, does to Delta where it is made of the output
+    unstored = weights @ value
+    through = head * stored
+    delta = (delta + noise.total(through, (3,)) - (head * unstored).sum(axis=-1))[..., None]
+    d_logits = noise.eager(noise.eager(weights * noise.eager(products - delta)))
+    d_logits = noise.shift(d_logits, np.abs(weights * products) + np.abs(weights * delta))
+    d_logits = noise.store(d_logits)
+    d_scores = d_logits if problem.softcap is None else noise.eager(noise.eager(d_logits * slope))
+    d_scores = noise.eager(noise.compute(d_scores * problem.multiplier, 2.0))
+
+    new = slice(problem.kv_len - problem.inputs["key"].shape[-2], None)
+    d_query = noise.store(noise.eager(noise.product(d_scores, key, (False, held[1]))))
+    d_key = noise.eager(noise.product(d_scores.swapaxes(*_T), query, (False, held[0])))
+    d_value = noise.eager(noise.product(noise.store(weights).swapaxes(*_T), head, (False, held_head)))
+    d_key, d_value = (noise.store(_grouped(problem, x))[:, :, :, new] for x in (d_key, d_value))
+    found = {"query": d_query, "key": d_key, "value": d_value}
+    if problem.has_bias:
+        found["attn_bias"] = noise.store(_to_bias(problem, noise, d_logits, bias_shape))
+    if a.sinks is not None:
+        found["sinks"] = noise.store(noise.total(-noise.compute(sink * delta[..., 0], 3.0), (0, 2)))
+    if problem.layer:
+        for name, gradient in (("query", d_query), ("key", d_key), ("value", d_value)):
+            found |= _projected(noise, given, exact, name, gradient)
+        z, g = stored.swapaxes(*_T), cotangent[:, :, None]
+        parts = noise.eager(noise.product(z, g, (False, exact["grad_output"])))
+        found["w_o"] = noise.store(parts.sum(axis=1))
+        if "b_o" in given:
+            found["b_o"] = noise.store(noise.total(noise.eager(noise.total(cotangent, (1,))), (0,)))
+    return found
+
+
+def _heads(
+    problem: Problem, noise: Noise, given: dict[str, Array], exact: dict[str, bool], name: str
+) -> Array:
+    """One operand by query head, [draws, B, H, length, d], the past in front."""
+    x = given[name]
+    if problem.layer:
+        weight, bias = f"w_{name[0]}", f"b_{name[0]}"
+        x = noise.product(x[:, :, None], given[weight][:, None], (exact[name], exact[weight]))
+        if bias in given:
+            x = noise.compute(noise.store(x) + given[bias][:, None, :, None, :])
+        x = noise.store(x)
+    if f"past_{name}" in given:
+        past = given[f"past_{name}"]
+        x = np.concatenate([np.broadcast_to(past, (x.shape[0], *past.shape[1:])), x], axis=-2)
+    return x if name == "query" else np.repeat(x, problem.group, axis=2)
+
+
+def _softmax(
+    problem: Problem, a: Approximation, noise: Noise, query: Array, key: Array, held: tuple[bool, bool]
+) -> tuple[Array, Array, Array]:
+    """Weights, the sink's weight [draws, B, H, rows] and 1 - tanh^2, with the roundings of the logits."""
+    query, key = noise.eager(query), noise.eager(key)  # where both are scaled first
+    scaled = noise.eager(noise.product(query, key.swapaxes(*_T), held) * problem.multiplier)
+    scaled = noise.eager(noise.compute(scaled))
+    logits, slope = scaled, np.ones((1, 1, 1, 1, 1))
+    if problem.softcap is not None:
+        steep = noise.eager(np.tanh(noise.eager(scaled) / problem.softcap))
+        steep = noise.compute(steep, 4.0)
+        logits = noise.eager(problem.softcap * steep)
+        slope = noise.eager(1 - steep**2)
+    if problem.has_bias:
+        logits = noise.eager(noise.compute(logits + problem.bias))
+    top = finite(a.top)[None]
+    fall = noise.shift(logits - top, np.sqrt(logits**2 + (logits - top) ** 2))
+    fall = np.where(problem.visible, noise.eager(fall), -np.inf)
+    raised = noise.eager(noise.compute(np.exp(fall), 2.0))
+    total = noise.total(raised, (3,))[..., None]
+    sink = np.zeros((1, 1, 1, 1))
+    if a.sinks is not None:
+        depth = a.sinks[:, None, None] - top
+        depth = noise.eager(noise.shift(depth, np.abs(a.sinks[:, None, None]) + np.abs(top)))
+        sink = noise.eager(noise.compute(np.exp(depth), 2.0))
+        total = total + sink
+        sink = sink[..., 0]
+    some = problem.visible.any(axis=-1, keepdims=True)
+    total = np.where(some, total, 1.0)
+    lse = finite(a.lse)[..., None]
+    kept = (4 * np.abs(lse - top[0]) + np.abs(top[0]) + np.abs(lse))[None]  # exp(logit - lse), stored as two
+    total = noise.shift(noise.compute(total, 3.0), total * kept)
+    weights = noise.eager(raised / total)
+    return weights, np.where(some[..., 0], sink / total[..., 0], 0.0), slope
+
+
+def _grouped(problem: Problem, x: Array) -> Array:
+    """[draws, B, H, ...] summed over the heads of each group."""
+    return x.reshape(x.shape[0], problem.size, problem.num_kv_heads, problem.group, *x.shape[3:]).sum(axis=3)
+
+
+def _to_bias(problem: Problem, noise: Noise, x: Array, bias_shape: tuple[int, ...]) -> Array:
+    """The gradient of the logits, summed over the axes that the bias broadcasts over, one after the other."""
+    axes = (*problem.batch, *x.shape[2:])
+    x = x.reshape(x.shape[0], *axes)
+    aligned = (1,) * (len(axes) - len(bias_shape)) + bias_shape
+    summed = [i for i, (n, want) in enumerate(zip(axes, aligned, strict=True)) if want == 1 and n != 1]
+    for i in summed:
+        x = noise.eager(np.expand_dims(noise.total(x, (i,)), i + 1))
+    return x.reshape(x.shape[0], *bias_shape)
+
+
+def _projected(
+    noise: Noise, given: dict[str, Array], exact: dict[str, bool], name: str, gradient: Array
+) -> dict[str, Array]:
+    """The gradients of an operand, its projection and bias; `gradient` is [draws, B, heads, length, d]."""
+    weight, bias = f"w_{name[0]}", f"b_{name[0]}"
+    w = given[weight].swapaxes(*_T)[:, None]  # [1, 1, heads, d, width]
+    into = noise.eager(noise.product(gradient, w, (False, exact[weight])))
+    outer = noise.eager(noise.product(given[name][:, :, None].swapaxes(*_T), gradient, (exact[name], False)))
+    found = {name: noise.store(into.sum(axis=2)), weight: noise.store(outer.sum(axis=1))}
+    if bias in given:
+        found[bias] = noise.store(noise.total(noise.eager(noise.total(gradient, (2,))), (0,)))
+    return found
