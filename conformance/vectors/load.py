@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import ml_dtypes
 import numpy as np
 
 from conformance.dtypes import NUMPY_DTYPES
@@ -125,7 +126,7 @@ def _golden(prefix: str, entry: Mapping[str, Any], tensors: Mapping[str, Array])
     rows = None if entry["rows"] is None else tuple(entry["rows"])
     bounds = {
         dtype: {
-            policy: Bound(worst=tensors[f"{prefix}:{key}:W"], rms=tensors[f"{prefix}:{key}:s"])
+            policy: Bound(worst=_wide(tensors[f"{prefix}:{key}:W"]), rms=_wide(tensors[f"{prefix}:{key}:s"]))
             for policy, key in policies.items()
         }
         for dtype, policies in entry["bounds"].items()
@@ -145,6 +146,11 @@ def _golden(prefix: str, entry: Mapping[str, Any], tensors: Mapping[str, Array])
     if problem := _golden_problem(golden, 1 if prefix.endswith(":lse") else 2):
         raise ValueError(f"{prefix}: {problem}")
     return golden
+
+
+def _wide(limit: Array) -> Array:
+    """A bound as it is computed with: stored in bfloat16, it is exact in float32."""
+    return limit.astype(np.float32) if limit.dtype == ml_dtypes.bfloat16 else limit
 
 
 def _golden_problem(golden: Golden, from_end: int) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import safetensors.numpy
 
@@ -14,6 +15,7 @@ JSON_DTYPES: dict[str, np.dtype[Any]] = {
     "F64": np.dtype(np.float64),
     "F32": np.dtype(np.float32),
     "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
     "BOOL": np.dtype(np.bool_),
     "I64": np.dtype(np.int64),
 }
@@ -42,7 +44,7 @@ def read_tensors(path: Path) -> dict[str, Array]:
         if path.suffix == ".json":
             document = json.loads(path.read_text(encoding="utf-8"))
             return {key: _from_json(key, entry) for key, entry in document.items()}
-        return dict(safetensors.numpy.load(path.read_bytes()))
+        return dict(safetensors.numpy.load_file(path))
     except (safetensors.SafetensorError, AttributeError, RecursionError) as error:
         raise ValueError(str(error)) from error
 
@@ -54,6 +56,8 @@ def _to_json(array: Array) -> dict[str, Any]:
 
 def _number(x: Any) -> Any:
     """The shortest decimal that reads back as the same number, as a float64 first and then in its own dtype."""
+    if isinstance(x, ml_dtypes.bfloat16):
+        return float(x)
     if not isinstance(x, np.floating):
         return x.item()
     if not np.isfinite(x):

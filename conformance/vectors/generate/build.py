@@ -20,7 +20,7 @@ from conformance.vectors.generate.policies import POLICY, Policy, policies
 from conformance.vectors.generate.problem import Problem, finite, pose
 from conformance.vectors.generate.signatures import signatures
 
-KEPT_BITS = 12
+KEPT_BITS = 8
 """Significant bits of a stored W or s: enough for a tolerance, few enough to be the same on every machine."""
 
 
@@ -37,7 +37,9 @@ def build(draft: Draft) -> Case:
     approximation = approximate(problem)
     wanted = _wanted(draft)
     if draft.operation in (SDPA_VJP, MHA_VJP):
-        return _case(draft, _features(draft, problem), excluded, _gradients(draft, problem, approximation, excluded))
+        return _case(
+            draft, _features(draft, problem), excluded, _gradients(draft, problem, approximation, excluded)
+        )
     exact, _ = golden(problem, approximation, wanted)
     shapes = {name: _shape(problem, name, hi) for name, (hi, _) in exact.items()}
     rows = {name: draft.rows if name in ("output", "weights", "lse") else None for name in wanted}
@@ -46,7 +48,7 @@ def build(draft: Draft) -> Case:
     for policy, stands_for in _held(draft, problem, approximation, excluded):
         for name, (worst, rms) in limits(problem, approximation, policy, wanted).items():
             bound = Bound(
-                _kept(worst, np.ceil).reshape(reduced[name]), _kept(rms, np.round).reshape(reduced[name])
+                _kept(worst, np.ceil).reshape(reduced[name]), _kept(rms, np.ceil).reshape(reduced[name])
             )
             bounds[name].setdefault(policy.dtype, {}).update(dict.fromkeys(stands_for, bound))
     rms_applies = _rms_applies(problem, approximation)
@@ -79,7 +81,7 @@ def _gradients(
     for policy, stands_for in _held(draft, problem, approximation, excluded):
         for name, (worst, rms) in sensitivity.limits(policy).items():
             bound = Bound(
-                _kept(worst, np.ceil).reshape(shapes[name]), _kept(rms, np.ceil, bits=8).reshape(shapes[name])
+                _kept(worst, np.ceil).reshape(shapes[name]), _kept(rms, np.ceil).reshape(shapes[name])
             )
             bounds[name].setdefault(policy.dtype, {}).update(dict.fromkeys(stands_for, bound))
     return {
@@ -232,16 +234,19 @@ def _rms_applies(problem: Problem, a: Approximation) -> bool:
     return several and varied
 
 
-def _kept(x: Array, rounding: Any, bits: int = KEPT_BITS) -> Array:
-    """Few significant bits, rounded the given way, in float32 where that holds them.
+def _kept(x: Array, rounding: Any) -> Array:
+    """Few significant bits, rounded the given way, in the narrowest dtype that holds them.
 
     The nudge keeps values that lie exactly between two such numbers from falling either way by the last bit
     of a matrix product.
     """
     mantissa, exponent = np.frexp(x * (1 + 2.0**-30))
-    kept = np.ldexp(rounding(np.ldexp(mantissa, bits)), exponent - bits)
-    narrow = kept.astype(np.float32)
-    return narrow if np.array_equal(narrow.astype(np.float64), kept) else kept
+    kept = np.ldexp(rounding(np.ldexp(mantissa, KEPT_BITS)), exponent - KEPT_BITS)
+    for dtype in ("bfloat16", "float32"):
+        narrow = cast(kept, dtype)
+        if np.array_equal(narrow.astype(np.float64), kept):
+            return narrow
+    return kept
 
 
 def _features(draft: Draft, problem: Problem | None) -> tuple[str, ...]:

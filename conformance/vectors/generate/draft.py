@@ -1,12 +1,12 @@
 """A case as it is declared: inputs and options, and what it is there to expose."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from conformance.names import MHA, SDPA
+from conformance.names import MHA, MHA_VJP, SDPA, SDPA_VJP
 from conformance.vectors.case import Array
 from conformance.vectors.generate.draws import Draws
 
@@ -125,6 +125,17 @@ def project(
         inputs["past_key"] = draws.gauss(*batch, groups, past, d_k, bits=bits)
         inputs["past_value"] = draws.gauss(*batch, groups, past, width, bits=bits)
     return _draft(id, note, covers, MHA, inputs, given)
+
+
+def gradient(draft: Draft, sigma: float = 1.0, bits: int = 8, grad_output: Array | None = None) -> Draft:
+    """The same call of the gradient's operation; its cotangent is drawn from the case's stream unless given."""
+    query = draft.inputs["query"]
+    layer = draft.operation == MHA
+    width = draft.inputs["w_o" if layer else "value"].shape[-1]
+    if grad_output is None:
+        grad_output = Draws(f"{draft.id}:grad_output").gauss(*query.shape[:-1], width, sigma=sigma, bits=bits)
+    operation = MHA_VJP if layer else SDPA_VJP
+    return replace(draft, operation=operation, inputs={**draft.inputs, "grad_output": grad_output})
 
 
 def _draft(

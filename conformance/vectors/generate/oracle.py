@@ -164,6 +164,7 @@ def average(problem: Problem, b: int, h: int, weights: Weights, value: Exact) ->
 
 
 def scale_of(problem: Problem) -> Any:
+    """The scale as a ball; its radius is zero if it was given."""
     return flint.arb(problem.d_k).rsqrt() if problem.scale is None else flint.arb(problem.scale)
 
 

@@ -7,8 +7,10 @@ from conformance.vectors.generate.cases import (
     cache,
     causal,
     example,
+    gradients,
     heads,
     independence,
+    layer_gradients,
     mask,
     nonfinite,
     numerics,
@@ -34,6 +36,8 @@ _CHAPTERS = (
     independence,
     pairs,
     paths,
+    gradients,
+    layer_gradients,
     validation,
 )
 

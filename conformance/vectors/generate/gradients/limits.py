@@ -15,9 +15,7 @@ from conformance.vectors.generate.problem import Array, Limits, Problem, finite
 class Sensitivity:
     """What roundings do to the gradients of one call, whatever their size."""
 
-    def __init__(
-        self, problem: Problem, a: Approximation, bias_shape: tuple[int, ...], seed: str
-    ) -> None:
+    def __init__(self, problem: Problem, a: Approximation, bias_shape: tuple[int, ...], seed: str) -> None:
         self._problem, self._a, self._bias_shape = problem, a, bias_shape
         self._backward = backward(problem, a)
         self._responses = responses(problem, a, bias_shape, seed)
@@ -47,11 +45,15 @@ def gradient_sizes(problem: Problem, a: Approximation) -> dict[str, Array]:
         "grad_output times value": products,
         "the gradient of the logits": logits.sum(axis=(0, 1, 2, 3), keepdims=True),
         "the gradient of query": c * logits @ key,
-        "the gradient of key": (logits.swapaxes(-1, -2) @ query * max(c, 1.0)).sum(axis=(0, 1), keepdims=True),
+        "the gradient of key": (logits.swapaxes(-1, -2) @ query * max(c, 1.0)).sum(
+            axis=(0, 1), keepdims=True
+        ),
         "the gradient of value": (a.weights.swapaxes(-1, -2) @ head).sum(axis=(0, 1), keepdims=True),
     }
     if problem.layer:
         for name in ("query", "key", "value"):
+            if not sizes[f"the gradient of {name}"].size:
+                continue
             x, w = np.abs(finite(problem.inputs[name])), np.abs(problem.inputs[f"w_{name[0]}"])
             size = sizes[f"the gradient of {name}"].max()
             sizes[f"the gradient of w_{name[0]}"] = size * x.sum(axis=(0, 1), keepdims=True)

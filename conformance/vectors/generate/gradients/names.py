@@ -16,3 +16,8 @@ def has_structural_zero(problem: Problem, name: str, bias_shape: tuple[int, ...]
     if name == "attn_bias":
         return bias_shape[-1] == 1
     return name == "b_k" and problem.softcap is None and "past_key" not in problem.inputs
+
+
+def sums_whole_rows(problem: Problem) -> bool:
+    """Whether the gradient of b_v sums the weights of whole rows, which add up to one, or to zero where empty."""
+    return "sinks" not in problem.inputs and "past_value" not in problem.inputs

@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.vectors.generate.approximate import Approximation
 from conformance.vectors.generate.exact import Exact
-from conformance.vectors.generate.gradients.names import has_structural_zero
+from conformance.vectors.generate.gradients.names import has_structural_zero, sums_whole_rows
 from conformance.vectors.generate.oracle import (
     Pair,
     Weights,
@@ -101,9 +101,16 @@ def _entry(problem: Problem, a: Approximation, b: int, total: _Sums) -> None:
         d_queries.append(_array(rows) * factor)
         new = slice(problem.kv_len - problem.inputs["key"].shape[-2], None)
         d_key = (_array(_matrix(d_scores).transpose() * queries[h].matrix()) * factor)[new]
-        p = np.array([[weights.weight(i, j) for j in range(problem.kv_len)] for i in range(len(problem.rows))])
+        p = np.array(
+            [[weights.weight(i, j) for j in range(problem.kv_len)] for i in range(len(problem.rows))]
+        )
         p = p.reshape(len(problem.rows), problem.kv_len)
         d_value = _array(_matrix(p).transpose() * head.matrix())[new]
+        if "b_v" in problem.inputs:
+            seen = problem.visible[b, h].any(axis=-1)
+            total.add(
+                "b_v", g, head.balls()[seen].sum(axis=0) if sums_whole_rows(problem) else d_value.sum(axis=0)
+            )
         d_keys[g] = d_key if d_keys[g] is None else d_keys[g] + d_key
         d_values[g] = d_value if d_values[g] is None else d_values[g] + d_value
         if problem.layer:
@@ -126,7 +133,7 @@ def _project(problem: Problem, b: int, name: str, i: int, gradient: Any, total: 
     total.add(name, b, _array(_matrix(gradient) * matrix.transposed().matrix()))
     x = Exact.of(problem.inputs[name][b]).transposed()
     total.add(weight, i, _array(x.matrix() * _matrix(gradient)))
-    if bias in problem.inputs:
+    if bias in problem.inputs and bias != "b_v":
         total.add(bias, i, gradient.sum(axis=0))
 
 

@@ -22,7 +22,7 @@ class Responses:
     rms: dict[tuple[str, int], dict[str, Array]]
 
     def predicted(self, policy: Policy) -> dict[str, Array]:
-        """s by argument name, without what underflow may cost."""
+        """The s of each gradient by argument name, without what underflow may cost."""
         sizes = {
             ("storage", 53): policy.storage,
             ("eager", 53): policy.stored_logits,

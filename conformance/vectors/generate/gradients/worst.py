@@ -17,7 +17,9 @@ def worst_gradients(
     problem: Problem, a: Approximation, d: Backward, policy: Policy, bias_shape: tuple[int, ...]
 ) -> dict[str, Array]:
     """W by argument name, batch axes flattened as in problem.inputs."""
-    heads = {place: _head(problem, a, d, policy, place) for place in np.ndindex(problem.size, problem.num_heads)}
+    heads = {
+        place: _head(problem, a, d, policy, place) for place in np.ndindex(problem.size, problem.num_heads)
+    }
     found: dict[str, Array] = {}
     for name, _, _ in PROJECTIONS:
         error = _stacked(problem, heads, name)
@@ -31,7 +33,9 @@ def worst_gradients(
         else:
             found[name] = error
     if problem.has_bias:
-        found["attn_bias"] = _bias(problem, policy, _stacked(problem, heads, "logits"), np.abs(d.logits), bias_shape)
+        found["attn_bias"] = _bias(
+            problem, policy, _stacked(problem, heads, "logits"), np.abs(d.logits), bias_shape
+        )
     if a.sinks is not None:
         error, size = _stacked(problem, heads, "sinks"), np.abs(d.sinks)
         found["sinks"] = _summed(policy, error, size, (0, 2)) + policy.underflow * (size.sum(axis=(0, 2)) > 0)
@@ -53,7 +57,9 @@ def _head(
     if problem.layer:
         size = np.abs(problem.inputs["grad_output"][b]) @ np.abs(problem.inputs["w_o"][h]).T
         width = problem.inputs["w_o"].shape[2]
-        head = (width * policy.accumulation + 2 * policy.operand) * size + policy.storage * np.abs(d.head[b, h])
+        head = (width * policy.accumulation + 2 * policy.operand) * size + policy.storage * np.abs(
+            d.head[b, h]
+        )
         head = head + width * policy.accumulation_underflow + policy.underflow
     return head_errors(problem, policy, d, place, softmax, (query, key, value), head)
 
@@ -78,9 +84,7 @@ def _summed(policy: Policy, error: Array, size: Array, axes: tuple[int, ...]) ->
     return result
 
 
-def _bias(
-    problem: Problem, policy: Policy, error: Array, size: Array, bias_shape: tuple[int, ...]
-) -> Array:
+def _bias(problem: Problem, policy: Policy, error: Array, size: Array, bias_shape: tuple[int, ...]) -> Array:
     """W of the gradient of attn_bias in the bias's shape."""
     axes = (*problem.batch, *error.shape[1:])
     aligned = (1,) * (len(axes) - len(bias_shape)) + bias_shape
