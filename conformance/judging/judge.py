@@ -22,7 +22,7 @@ def judge(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> 
         policy: what the target may round; `case.judged(dtype, policy)` holds.
         outputs: what the call returned, by output name.
 
-    Follows NUM-1, NUM-2, NUM-6, NUM-7, SHAPE-2, DTYPE-1 and DTYPE-6.
+    Follows NUM-1, NUM-2, NUM-6, NUM-7, SHAPE-2, DTYPE-1, DTYPE-6 and GRAD-2.
     """
     if case.raises:
         return Judgement("fail", f"accepted what must be refused ({', '.join(case.covers)})")
@@ -53,21 +53,26 @@ def judge(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> 
 
 def measured(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> list[Measure]:
     """Every expected output, measured under a policy."""
-    return [measure(name, golden, dtype, policy, outputs[name]) for name, golden in case.expected.items()]
+    return [
+        measure(name, golden, dtype, policy, outputs[name], case.label(name))
+        for name, golden in case.expected.items()
+    ]
 
 
 def names_problem(case: Case, outputs: Mapping[str, Array]) -> str:
     """An output that is missing, or that nobody asked for."""
-    got = ", ".join(outputs) or "nothing"
+    got, rule = ", ".join(outputs) or "nothing", "GRAD-2" if case.gradients else "SHAPE-2"
     for name in case.expected:
         if name not in outputs:
-            return f"{name} is missing: got {got} (SHAPE-2)"
+            return f"{case.label(name)} is missing: got {got} ({rule})"
     unasked = [name for name in outputs if name not in case.expected and name not in asked(case)]
-    return f"{unasked[0]} was returned but not asked for: got {got} (SHAPE-2)" if unasked else ""
+    return f"{unasked[0]} was returned but not asked for: got {got} ({rule})" if unasked else ""
 
 
 def asked(case: Case) -> set[str]:
-    """The outputs that the options of a case ask for."""
+    """The outputs that the options of a case ask for; of gradients each that is asked for is expected."""
+    if case.gradients:
+        return set()
     flags = {
         "output": True,
         "weights": case.options.get("return_weights"),
@@ -82,18 +87,21 @@ def shape_problem(case: Case, outputs: Mapping[str, Array]) -> str:
     """The first output of another shape than the golden's."""
     for name, golden in case.expected.items():
         if outputs[name].shape != golden.shape:
-            return f"{name} has shape {outputs[name].shape}, wanted {golden.shape} (SHAPE-2)"
+            rule = "GRAD-2" if case.gradients else "SHAPE-2"
+            return f"{case.label(name)} has shape {outputs[name].shape}, wanted {golden.shape} ({rule})"
     return ""
 
 
 def dtype_problem(case: Case, dtype: str, outputs: Mapping[str, Array]) -> str:
-    """The first output of another dtype than the operands'; lse of 16-bit operands may have float32."""
+    """The first output of another dtype than its argument's; lse of 16-bit operands may have float32."""
     for name in case.expected:
         got = dtype_name(outputs[name].dtype)
+        own = case.dtype_of.get(name, dtype) if case.gradients else dtype
         wider = name == "lse" and dtype in ("float16", "bfloat16")
-        if got != dtype and not (wider and got == "float32"):
-            wanted = f"{dtype} or float32" if wider else dtype
-            return f"{name} has dtype {got}, wanted {wanted} ({'DTYPE-6' if name == 'lse' else 'DTYPE-1'})"
+        if got != own and not (wider and got == "float32"):
+            wanted = f"{own} or float32" if wider else own
+            rule = "GRAD-2" if case.gradients else "DTYPE-6" if name == "lse" else "DTYPE-1"
+            return f"{case.label(name)} has dtype {got}, wanted {wanted} ({rule})"
     return ""
 
 
@@ -127,7 +135,7 @@ def rms_problem(measures: Iterable[Measure]) -> str:
     for m in measures:
         if m.rms_exceeds:
             return (
-                f"{m.output} has an RMS error of {m.rms:.3g} times the predicted one, "
+                f"{m.label} has an RMS error of {m.rms:.3g} times the predicted one, "
                 f"at most {m.rms_limit:g} is allowed over {m.rms_count} elements (NUM-2)"
             )
     return ""
@@ -139,7 +147,7 @@ def signature_problem(measures: Iterable[Measure]) -> str:
         for along in m.along:
             if along.exceeds:
                 what = f"errors like those of a {along.name} that is off by {along.delta:+.2g}"
-                return f"{m.output} has {what}; at most {along.limit:.2g} is allowed (NUM-7)"
+                return f"{m.label} has {what}; at most {along.limit:.2g} is allowed (NUM-7)"
     return ""
 
 
@@ -169,7 +177,7 @@ def worst(measures: Iterable[Measure]) -> Worst | None:
 
 def element(m: Measure, flat: int) -> str:
     """An element as users index it: `output[0, 1, 3]`."""
-    return f"{m.output}[{', '.join(map(str, m.place(flat)))}]"
+    return f"{m.label}[{', '.join(map(str, m.place(flat)))}]"
 
 
 def number(value: np.float64, dtype: str) -> str:

@@ -34,6 +34,7 @@ class Measure:
     """One output of an answer against its golden; arrays have the shape of Golden.hi."""
 
     output: str
+    label: str  # the output as messages call it
     golden: Golden
     got: Array  # float64
     misplaced: Array  # bool: a non-finite value of another kind than the golden's
@@ -73,7 +74,9 @@ class Measure:
         return tuple(index)
 
 
-def measure(output: str, golden: Golden, dtype: str, policy: str, array: Array) -> Measure:
+def measure(
+    output: str, golden: Golden, dtype: str, policy: str, array: Array, label: str | None = None
+) -> Measure:
     """The three rules of spec/numerics.md on one output of the right shape."""
     bound = golden.bounds[dtype][policy]
     with np.errstate(all="ignore"):
@@ -85,6 +88,7 @@ def measure(output: str, golden: Golden, dtype: str, policy: str, array: Array) 
     count = int(scored.sum())
     return Measure(
         output=output,
+        label=label or output,
         golden=golden,
         got=got,
         misplaced=kinds(got) != kinds(golden.hi),

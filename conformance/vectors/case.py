@@ -7,7 +7,7 @@ from typing import Any
 import numpy.typing as npt
 
 from conformance.dtypes import cast
-from conformance.names import REDUCED_POLICIES
+from conformance.names import MHA_VJP, REDUCED_POLICIES, SDPA_VJP
 
 Array = npt.NDArray[Any]
 
@@ -66,6 +66,15 @@ class Case:
     def chapter(self) -> str:
         """The part of the ID before the slash."""
         return self.id.split("/", 1)[0]
+
+    @property
+    def gradients(self) -> bool:
+        """Whether the outputs are gradients, named after the arguments that they belong to."""
+        return self.operation in (SDPA_VJP, MHA_VJP)
+
+    def label(self, output: str) -> str:
+        """An output as messages call it."""
+        return f"gradient of {output}" if self.gradients else output
 
     def operands(self, dtype: str) -> dict[str, Array]:
         """The input arrays in the dtype under test; bool and integer ones as they are."""

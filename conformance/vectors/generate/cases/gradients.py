@@ -248,6 +248,16 @@ def _biases() -> Iterator[Draft]:
         mask=draws.mask(2, 3, 5, 7, share=0.8),
     )
 
+    yield _gradient(
+        "bias-wider",
+        "A bias in float32 beside operands of 16 bits: its gradient is in float32, theirs are not.",
+        "GRAD-2",
+        "GRAD-5",
+        attn_bias=draws.gauss(1, 3, 5, 7),
+        dtype_of={"attn_bias": "float32"},
+        only=("float16", "bfloat16"),
+    )
+
 
 def _logits() -> Iterator[Draft]:
     draws = Draws("gradient/logits")

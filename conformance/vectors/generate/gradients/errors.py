@@ -168,4 +168,5 @@ def _sink_error(softmax: Softmax, policy: Policy, delta: Array, common: Array, r
     away = np.abs(delta)
     shift = np.minimum(moved / softmax.denominator, 1.0) * away
     rounded = rho + 4 * policy.accumulation + policy.storage + 3 * policy.stored_logits
-    return error * away + (p + error) * (common + shift) + rounded * p * away
+    floor = policy.underflow * (1 + policy.eager * (2 + away)) + policy.accumulation_underflow * (2 + away)
+    return error * away + (p + error) * (common + shift) + rounded * p * away + floor * (p > 0)
