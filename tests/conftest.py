@@ -93,6 +93,6 @@ def make_golden() -> Callable[..., Golden]:
 @pytest.fixture
 def make_vectors() -> Callable[..., Vectors]:
     def make(*cases: Case) -> Vectors:
-        return Vectors(tuple(sorted(cases, key=lambda case: case.id)), "0" * 64, "1.0", "1")
+        return Vectors(tuple(sorted(cases, key=lambda case: case.id)), "0" * 64, "1.1", "2")
 
     return make

@@ -20,8 +20,7 @@ from conformance.vectors.case import Array, Bound, Case, Golden
 Entry = dict[str, Any]
 
 PROFILE_NOTES = {
-    "training": "also needs the gradient of each claimed operation, which this version does not test: "
-    "without a failure its status is incomplete",
+    "training": "also needs the gradient of each claimed operation",
 }
 
 SHOWN = 40

@@ -272,8 +272,8 @@ def _output(index):
 
 
 DAMAGED_INDEX = {
-    "vectors version": lambda index: index.update(vectors_version="2"),
-    "numeric version": lambda index: index.update(vectors_version=1),
+    "vectors version": lambda index: index.update(vectors_version="99"),
+    "numeric version": lambda index: index.update(vectors_version=2),
     "no version": lambda index: index.pop("vectors_version"),
     "spec version": lambda index: index.update(spec_version="one"),
     "unknown field": lambda index: index.update(extra=1),

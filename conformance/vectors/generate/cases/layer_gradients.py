@@ -17,7 +17,7 @@ def drafts() -> Iterator[Draft]:
 
 def _gradient(name: str, note: str, *covers: str, grad_output: Array | None = None, **given: Any) -> Draft:
     bits = given.get("bits", 8)
-    draft = project(f"layer-gradient/{name}", note, *covers, **given)
+    draft = project(f"gradient/layer-{name}", note, *covers, **given)
     return gradient(draft, bits=bits, grad_output=grad_output)
 
 
@@ -30,7 +30,9 @@ def _layer() -> Iterator[Draft]:
         "no-biases", "Without biases there are no gradients of them.", "GRAD-10", "GRAD-2", biases=""
     )
     for letter in "qkvo":
-        yield _gradient(f"bias-{letter}-alone", f"b_{letter} alone.", "GRAD-10", "GRAD-2", biases=letter)
+        yield _gradient(
+            f"bias-{letter}-alone", f"b_{letter} is the only bias.", "GRAD-10", "GRAD-2", biases=letter
+        )
     yield _gradient(
         "cross", "All widths differ.", "GRAD-10", "GRAD-2", d_q=6, d_kv=5, d_vv=8, d_k=4, d_v=3, d_out=7
     )
@@ -42,7 +44,7 @@ def _layer() -> Iterator[Draft]:
         heads=4,
         kv_heads=2,
     )
-    yield _gradient("one-head", "One head.", "GRAD-10", heads=1, d_k=5)
+    yield _gradient("one-head", "A single head.", "GRAD-10", heads=1, d_k=5)
     yield _gradient(
         "square",
         "d_model of heads times d_k, and equal lengths.",
@@ -234,7 +236,7 @@ def _refused() -> Iterator[Draft]:
     )
     yield gradient(
         project(
-            "layer-gradient/refused-width",
+            "gradient/layer-refused-width",
             "grad_output has another width than the output.",
             "GRAD-14",
             raises=True,
@@ -243,7 +245,7 @@ def _refused() -> Iterator[Draft]:
     )
     yield gradient(
         project(
-            "layer-gradient/refused-weight",
+            "gradient/layer-refused-weight",
             "w_k has another number of heads than w_v.",
             "GRAD-14",
             raises=True,
