@@ -432,7 +432,7 @@ def _together() -> Iterator[Draft]:
 
 def _sizes() -> Iterator[Draft]:
     draws = Draws("gradient/sizes")
-    small = {"batch": (1,), "heads": 1, "d_k": 4}
+    small: dict[str, Any] = {"batch": (1,), "heads": 1, "d_k": 4}
     yield _gradient(
         "tiles",
         "More than two tiles of 64 queries and one of keys, causal.",
@@ -540,13 +540,12 @@ def _numbers() -> Iterator[Draft]:
         "GRAD-1",
         grad_output=draws.gauss(2, 3, 5, 4, sigma=2.0**-6),
     )
-    for name, given in (
-        ("", {}),
-        (
-            "-options",
-            {"softcap": 2.0, "sinks": draws.gauss(3, bits=24), "attn_bias": draws.gauss(1, 3, 5, 7, bits=24)},
-        ),
-    ):
+    options: dict[str, Any] = {
+        "softcap": 2.0,
+        "sinks": draws.gauss(3, bits=24),
+        "attn_bias": draws.gauss(1, 3, 5, 7, bits=24),
+    }
+    for name, given in (("", dict[str, Any]()), ("-options", options)):
         yield _gradient(
             f"full-mantissa{name}",
             "Operands of 24 bits: none is cast to fewer on the way.",

@@ -4,7 +4,7 @@ import numpy as np
 
 from conformance.vectors.generate.approximate import Approximation
 from conformance.vectors.generate.gradients.noise import Noise
-from conformance.vectors.generate.problem import Array, Problem, finite
+from conformance.vectors.generate.problem import Array, Bools, Problem, finite
 
 _T = (-1, -2)
 
@@ -110,13 +110,13 @@ def _softmax(
         sink = noise.eager(noise.compute(np.exp(depth), 2.0))
         total = total + sink
         sink = sink[..., 0]
-    some = problem.visible.any(axis=-1, keepdims=True)
-    total = np.where(some, total, 1.0)
+    some: Bools = np.any(problem.visible, axis=-1)
+    total = np.where(some[..., None], total, 1.0)
     lse = finite(a.lse)[..., None]
     kept = (4 * np.abs(lse - top[0]) + np.abs(top[0]) + np.abs(lse))[None]  # exp(logit - lse), stored as two
     total = noise.shift(noise.compute(total, 3.0), total * kept)
     weights = noise.eager(raised / total)
-    return weights, np.where(some[..., 0], sink / total[..., 0], 0.0), slope
+    return weights, np.where(some, sink / total[..., 0], 0.0), slope
 
 
 def _grouped(problem: Problem, x: Array) -> Array:
