@@ -91,6 +91,21 @@ def vectors(session: nox.Session) -> None:
 
 
 @nox.session
+def verify(session: nox.Session) -> None:
+    """Proves every golden value anew in three ways, and counts the elements. Extra arguments go to the command."""
+    session.install("-e", ".", *group("oracle"))
+    session.run("mha-conformance", "vectors", "verify", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
+def soundness(session: nox.Session) -> None:
+    """Correct implementations on new random cases: no rule may refuse one; `nox -s soundness -- --seed 7`."""
+    frameworks = [requirement for requirements, _ in BACKENDS.values() for requirement in requirements]
+    session.install("-e", ".", *frameworks, *group("oracle"))
+    session.run("python", "-m", "conformance.soundness", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
 def defects(session: nox.Session) -> None:
     """Plants every defect of the bank and prints the kill matrix; `nox -s defects -- write` stores who is caught."""
     session.install("-e", ".")

@@ -1,12 +1,17 @@
 """`mha-conformance vectors`: the vectors as data."""
 
+import json
 from pathlib import Path
 
 import click
 
-from conformance.cli.exits import CONFORMANT, MISUSED, PROGRAM, examples
+from conformance.cli.exits import CONFORMANT, FAILED, MISUSED, PROGRAM, examples
+from conformance.errors import UsageError
 from conformance.telling.text import console, counted, plain
+from conformance.telling.verified import table, total, verified_json
 from conformance.vectors.export import export_vectors
+from conformance.vectors.load import load_vectors
+from conformance.vectors.verify.run import Verified, verify
 
 
 @click.group(invoke_without_command=True, epilog=examples("vectors export vectors/"))
@@ -33,3 +38,34 @@ def export(directory: Path) -> int:
     ):
         out.print(plain(line), soft_wrap=True)
     return CONFORMANT
+
+
+@vectors.command("verify", epilog=examples("vectors verify -k mask"))
+@click.option("-k", "word", default="", help="Only cases with this in their ID.")
+@click.option("-j", "processes", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def verify_(word: str, processes: int, as_json: bool) -> int:
+    """Prove the vectors anew: by the oracle, by a second reference from the text, by relations between calls.
+
+    Exit status 1 if a number differs. Takes minutes, and needs python-flint and mpmath.
+    """
+    cases = [case for case in load_vectors().cases if word in case.id and not case.raises]
+    if not cases:
+        raise UsageError(f"no case with a result has {word!r} in its ID; see `{PROGRAM} list cases`")
+    chapters: dict[str, Verified] = {}
+    try:
+        for chapter, found in verify(cases, processes):
+            chapters.setdefault(chapter, Verified()).add(found)
+            if not as_json:
+                for difference in found.differences:
+                    console().print(plain(f"DIFFERS {difference}"), soft_wrap=True)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"no module named {error.name!r}: the proof needs `pip install python-flint mpmath`"
+        ) from error
+    if as_json:
+        click.echo(json.dumps(verified_json(chapters), indent=1))
+    else:
+        console().print(table(chapters))
+        console().print(plain(total(chapters)), soft_wrap=True)
+    return FAILED if any(found.differences for found in chapters.values()) else CONFORMANT

@@ -9,16 +9,26 @@ and the like are then what IEEE arithmetic makes of them.
 
 import itertools
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from operator import mul
+from typing import Any
 
 import numpy as np
 from mpmath import mp, mpf
+
+from conformance.vectors.case import Array, Case
 
 DIGITS = 60
 TERMS = 60_000  # of one case's output projection; beyond it columns are sampled
 
 
-def references(case):
+Place = tuple[int, ...]
+Number = Any
+"""An int of steps, an mpf, or a float that is NaN or infinite."""
+Compared = tuple[str, Place, Number, Any]
+
+
+def references(case: Case) -> Iterator[Compared]:
     """Yields (output, place in hi, value, slack) for what the case expects.
 
     The value is an mpf, a float if it is NaN or infinite, or None where the spec asks for nothing.
@@ -31,8 +41,8 @@ def references(case):
 class _Steps:
     """An array as integers that count steps of 2^-shift; NaN and infinities stay floats."""
 
-    def __init__(self, array):
-        array = np.asarray(array, np.float64)
+    def __init__(self, given: Array) -> None:
+        array = np.asarray(given, np.float64)
         finite = np.where(np.isfinite(array), array, 0.0)
         self.shift = next(s for s in range(200) if np.all(np.ldexp(finite, s) % 1 == 0))
         flat = [
@@ -45,20 +55,20 @@ class _Steps:
         self.items.ravel()[:] = flat
 
 
-def _dot(left, right):
+def _dot(left: Sequence[Number], right: Sequence[Number]) -> Number:
     return sum(map(mul, left, right))
 
 
-def _real(number, shift):
+def _real(number: Number, shift: int) -> Number:
     """The number as an mpf; a float if it is not finite."""
     return number if isinstance(number, float) else mp.ldexp(mpf(number), -shift)
 
 
-def _bad(number):
+def _bad(number: Number) -> bool:
     return isinstance(number, float)
 
 
-def _kind(number):
+def _kind(number: Number) -> float:
     """A float of the number, for sums of which only the kind matters: NaN, infinite or neither."""
     return number if _bad(number) else float(mp.sign(number))
 
@@ -66,7 +76,7 @@ def _kind(number):
 class _Call:
     """One call: its arrays, its sizes, and rows that are computed on demand."""
 
-    def __init__(self, case):
+    def __init__(self, case: Case) -> None:
         self.case = case
         self.layer = case.operation == "multi_head_attention"
         self.options = case.options
@@ -79,11 +89,11 @@ class _Call:
         self.q_len = arrays["query"].shape[-2]
         self.kv_len = self.past + arrays["key"].shape[-2]
         self.d_k = arrays["w_q"].shape[-1] if self.layer else arrays["query"].shape[-1]
-        self.made = {}  # projected heads by (name, batch entry, head)
+        self.made: dict[Any, tuple[list[list[Number]], int]] = {}  # heads by (name, batch entry, head)
 
     # -- operands ------------------------------------------------------------------------------
 
-    def heads(self, name, b, head):
+    def heads(self, name: str, b: Place, head: int) -> tuple[list[list[Number]], int]:
         """Rows of one head of query, key or value, past in front, and their shift."""
         if (name, b, head) not in self.made:
             rows, shift = self.projected(name, b, head) if self.layer else self.given(name, (*b, head))
@@ -97,11 +107,13 @@ class _Call:
             self.made[name, b, head] = rows, shift
         return self.made[name, b, head]
 
-    def given(self, name, place):
+    def given(self, name: str, place: Place) -> tuple[list[list[Number]], int]:
+        """The rows that an argument holds, and their shift."""
         steps = self.steps[name]
         return steps.items[place].tolist(), steps.shift
 
-    def projected(self, name, b, head):
+    def projected(self, name: str, b: Place, head: int) -> tuple[list[list[Number]], int]:
+        """Rows times the weights of a head, plus its bias."""
         letter = name[0]
         x, w = self.steps[name], self.steps[f"w_{letter}"]
         columns = w.items[head].T.tolist()
@@ -117,13 +129,14 @@ class _Call:
 
     # -- which key a query may attend ----------------------------------------------------------
 
-    def entry(self, name, b, h, i, j):
+    def entry(self, name: str, b: Place, h: int, i: int, j: int) -> Any:
         """The entry of a mask or bias that stands for this place: rank 2, or full rank; an axis of 1 broadcasts."""
         array = self.case.inputs[name]
         place = (i, j) if array.ndim == 2 else (*b, h, i, j)
         return array[tuple(0 if size == 1 else p for size, p in zip(array.shape, place, strict=True))]
 
-    def visible(self, b, h, i, j):
+    def visible(self, b: Place, h: int, i: int, j: int) -> bool:
+        """Whether query i may attend key j."""
         inputs, options = self.case.inputs, self.options
         offset = int(inputs["q_offset"][b]) if "q_offset" in inputs else options.get("q_offset") or 0
         place = i + offset
@@ -143,7 +156,10 @@ class _Call:
 
     # -- one row of one head -------------------------------------------------------------------
 
-    def logit(self, b, h, i, j, query, key, shift):
+    def logit(
+        self, b: Place, h: int, i: int, j: int, query: list[Number], key: list[Number], shift: int
+    ) -> Number:
+        """Scale, softcap, bias."""
         product = _dot(query, key)
         scale = self.options.get("scale")
         if _bad(product):
@@ -161,7 +177,7 @@ class _Call:
             x = x + bias
         return x
 
-    def row(self, b, h, i):
+    def row(self, b: Place, h: int, i: int) -> tuple[dict[int, Number], Number]:
         """(weights by visible key, lse) of one query of one head; NaN stands for every weight of a NaN row."""
         g = h // (self.num_heads // self.num_kv_heads)
         keys = [j for j in range(self.kv_len) if self.visible(b, h, i, j)]
@@ -169,7 +185,7 @@ class _Call:
             return {}, -math.inf
         (queries, q_shift), (all_keys, k_shift) = self.heads("query", b, h), self.heads("key", b, g)
         logits = {j: self.logit(b, h, i, j, queries[i], all_keys[j], q_shift + k_shift) for j in keys}
-        terms = dict(logits)
+        terms: dict[Any, Number] = {**logits}  # by key, and the sink
         if "sinks" in self.case.inputs:
             terms["sink"] = float(self.case.inputs["sinks"][h])
             terms["sink"] = mpf(terms["sink"]) if math.isfinite(terms["sink"]) else terms["sink"]
@@ -181,7 +197,7 @@ class _Call:
         total = mp.fsum(powers.values())
         return {j: powers[j] / total for j in keys}, most + mp.log(total)
 
-    def average(self, b, h, weights):
+    def average(self, b: Place, h: int, weights: Mapping[int, Number]) -> list[tuple[Number, Any]]:
         """The row of values, each times its weight, and its size in absolute terms, column by column."""
         g = h // (self.num_heads // self.num_kv_heads)
         rows, shift = self.heads("value", b, g)
@@ -203,7 +219,8 @@ class _Call:
 
     # -- outputs -------------------------------------------------------------------------------
 
-    def references(self):
+    def references(self) -> Iterator[Compared]:
+        """Everything that the case expects, row by row."""
         expected = self.case.expected
         for b in itertools.product(*map(range, self.batch)):
             yield from self.present(b)
@@ -221,7 +238,10 @@ class _Call:
                 if self.layer:
                     yield from self.merged(b, at, heads, slack)
 
-    def softmax(self, b, h, at, weights, lse, slack):
+    def softmax(
+        self, b: Place, h: int, at: int, weights: Mapping[int, Number], lse: Number, slack: Any
+    ) -> Iterator[Compared]:
+        """Weights and lse of one row, where they are expected."""
         if "lse" in self.case.expected:
             yield "lse", (*b, h, at), lse, slack * (1 + (0 if _bad(lse) else abs(lse)))
         if "weights" in self.case.expected:
@@ -229,8 +249,11 @@ class _Call:
             for j in range(self.kv_len):
                 yield "weights", (*b, h, at, j), weights.get(j, None if broken else mpf(0)), slack
 
-    def merged(self, b, at, heads, slack):
-        steps, width = self.steps["w_o"], self.steps["w_o"].items.shape[-1]
+    def merged(
+        self, b: Place, at: int, heads: list[list[tuple[Number, Any]]], slack: Any
+    ) -> Iterator[Compared]:
+        """One row of the layer: concatenated heads times W^O, plus b_o."""
+        steps, width = self.steps["w_o"], self.case.inputs["w_o"].shape[-1]
         flat = [z for head in heads for z in head]
         rows = len(self.case.expected["output"].rows or range(self.q_len)) * math.prod(self.batch)
         stride = max(1, rows * width * len(flat) // TERMS)
@@ -252,7 +275,8 @@ class _Call:
                 total += mpf(float(self.case.inputs["b_o"][o]))
             yield "output", (*b, at, o), total, size * slack
 
-    def present(self, b):
+    def present(self, b: Place) -> Iterator[Compared]:
+        """The keys and values that a later call may be handed."""
         for name in ("key", "value"):
             if f"present_{name}" in self.case.expected:
                 for g in range(self.num_kv_heads):

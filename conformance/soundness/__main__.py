@@ -1,0 +1,69 @@
+"""`python -m conformance.soundness`: correct implementations on new random cases; no rule may refuse one."""
+
+import json
+import random
+import sys
+import time
+
+import click
+
+from conformance.errors import UsageError
+from conformance.running.nearest import known
+from conformance.running.target import implementations
+from conformance.soundness.spread import trial
+from conformance.soundness.tell import lines, record
+
+FRAMEWORKS = (
+    "numpy",
+    "array-api-strict",
+    "torch",
+    "torch-sdpa-math",
+    "torch-sdpa-flash",
+    "jax",
+    "jax-jit",
+)
+"""Targets that are taken to be right wherever they claim a case."""
+FEWEST = 4
+
+
+@click.command()
+@click.option("--seed", type=click.IntRange(0), help="Of the cases; a new one if it is left out.")
+@click.option("--cases", "count", type=click.IntRange(FEWEST), default=90, show_default=True)
+@click.option(
+    "--framework", "names", multiple=True, help="Only this target beside the styles; may be repeated."
+)
+@click.option("--styles-only", is_flag=True, help="No framework at all.")
+@click.option("-j", "processes", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+def main(
+    seed: int | None, count: int, names: tuple[str, ...], styles_only: bool, processes: int, as_json: bool
+) -> None:
+    """Runs correct implementations on new random cases; exit 1 if a rule refuses one of them.
+
+    Example: python -m conformance.soundness --seed 7 --cases 200
+    """
+    try:
+        import conformance.soundness.fresh  # noqa: F401 -- needs python-flint
+    except ModuleNotFoundError as error:
+        raise click.UsageError(f"no module named {error.name!r}: pip install python-flint") from error
+    targets = implementations()
+    try:
+        for name in names:
+            known("backend", name, targets)
+    except UsageError as error:
+        raise click.UsageError(str(error)) from error
+    chosen = () if styles_only else names or tuple(name for name in FRAMEWORKS if name in targets)
+    seed = random.SystemRandom().randrange(10**6) if seed is None else seed
+    start = time.monotonic()
+    outcome = trial(seed, count, chosen, processes)
+    seconds = time.monotonic() - start
+    if as_json:
+        click.echo(json.dumps(record(outcome, seed, count, seconds), indent=1))
+    else:
+        for line in lines(outcome, seed, count, seconds):
+            click.echo(line)
+    sys.exit(1 if outcome.alarms else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""New random cases: every pair of options meets, sizes and ranges are drawn, and the signature sets are drawn anew."""
+
+import itertools
+import math
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from conformance.vectors.generate.cases.numerics import HALF
+from conformance.vectors.generate.draft import Draft, attend, project
+from conformance.vectors.generate.draws import Draws, round_to_bits
+
+OPTIONS = (
+    "mask",
+    "attn_bias",
+    "causal",
+    "window",
+    "lengths",
+    "scale",
+    "softcap",
+    "sinks",
+    "past",
+    "grouped",
+    "value_dim",
+    "returned",
+)
+"""What is combined; each pair once in every round of cases."""
+
+BITS = (8, 8, 8, 11, 24)
+"""Significant bits of the inputs: 11 have no row in bfloat16, 24 none in 16 bits."""
+KV_LENGTHS = (1, 2, 3, 5, 9, 17, 40, 64, 130)
+WIDTHS = (1, 2, 3, 4, 7, 8, 16, 33, 64)
+SPREADS = (0.25, 1.0, 1.0, 2.0, 4.0)
+SIGNATURES = 3
+
+
+def drafts(seed: int, count: int) -> Iterator[Draft]:
+    """The signature sets of a seed, then random cases, of which every fourth is a layer."""
+    yield from _signatures(seed)
+    rng = random.Random(f"soundness/{seed}")
+    pairs: list[tuple[str, ...]] = []
+    for number in range(count - SIGNATURES):
+        if not pairs:
+            pairs = [(), *itertools.combinations(OPTIONS, 2)]
+            rng.shuffle(pairs)
+        yield _random(f"fresh/{seed}-{number}", rng, pairs.pop(), layer=number % 4 == 3)
+
+
+def _signatures(seed: int) -> Iterator[Draft]:
+    sizes: dict[str, Any] = {"batch": (1,), "heads": 2, "q_len": 12, "kv_len": 40}
+    note = "A signature set of another seed."
+    yield attend(f"fresh/{seed}-gauss", note, "NUM-7", d_k=64, signatures={"gain": HALF}, **sizes)
+    value = round_to_bits(Draws(f"fresh/{seed}-offset").gauss(1, 2, 40, 32) + 4.0)
+    yield attend(
+        f"fresh/{seed}-v-offset", note, "NUM-7", d_k=32, value=value, signatures={"gain": HALF}, **sizes
+    )
+    sizes |= {"heads": 3, "kv_len": 48}
+    asked = {"gain": ("float32",), "scale": HALF}
+    yield attend(f"fresh/{seed}-dk7", note, "NUM-7", d_k=7, sigma=2.0, signatures=asked, **sizes)
+
+
+def _random(name: str, rng: random.Random, options: tuple[str, ...], layer: bool) -> Draft:
+    draws = Draws(name)
+    heads = rng.choice((1, 2, 4, 6))
+    q_len, kv_len = rng.choice((1, 2, 5, 9)), rng.choice(KV_LENGTHS)
+    bits, batch = rng.choice(BITS), rng.choice(((), (1,), (2,), (3,), (1, 2)))
+    d_k = rng.choice(WIDTHS)
+    given: dict[str, Any] = {"d_k": min(d_k, 16) if layer else d_k, "bits": bits}
+    full = (*batch, heads, q_len, kv_len)
+    if "mask" in options:
+        given["mask"] = draws.mask(*full, share=rng.choice((0.3, 0.7, 0.9)))
+    if "attn_bias" in options:
+        given["attn_bias"] = draws.gauss(*full, sigma=rng.choice((1.0, 4.0, 20.0)), bits=bits)
+    if "causal" in options:
+        given |= {"is_causal": True, "q_offset": rng.choice((0, 1, max(kv_len - q_len, 0)))}
+    if "window" in options:
+        given["window"] = (rng.choice((None, 0, 3, 20)), rng.choice((None, 0, 2)))
+        given.setdefault("q_offset", rng.choice((0, kv_len // 2)))
+    if "lengths" in options:
+        lengths = [rng.randint(0, kv_len) for _ in range(math.prod(batch))]
+        given["kv_lengths"] = np.array(lengths, np.int64).reshape(batch)
+    if "scale" in options:
+        given["scale"] = rng.choice((0.3, -0.7, 1.0, 0.05))
+    if "softcap" in options:
+        given["softcap"] = rng.choice((0.5, 2.0, 30.0))
+    if "sinks" in options:
+        given["sinks"] = draws.gauss(heads, sigma=3.0, bits=bits)
+    if "past" in options and kv_len > 1:
+        given["past"] = rng.randint(1, kv_len - 1)
+    if "grouped" in options:
+        given["kv_heads"] = rng.choice([n for n in (1, 2, 3) if heads % n == 0])
+    if "value_dim" in options:
+        given["d_v"] = rng.choice((1, 5, 24))
+    if "returned" in options:
+        given |= {"return_weights": True, "return_lse": True}
+    sizes: dict[str, Any] = {"batch": batch, "heads": heads, "q_len": q_len, "kv_len": kv_len}
+    note = "A random case."
+    if layer:
+        biases = rng.choice(("", "qkvo", "o", "k"))
+        return project(name, note, "NUM-1", d_q=rng.choice((3, 9, 32)), biases=biases, **sizes, **given)
+    if rng.random() < 0.2:
+        groups, new = given.get("kv_heads", heads), kv_len - given.get("past", 0)
+        shape = (*batch, groups, new, given.get("d_v", given["d_k"]))
+        given["value"] = round_to_bits(draws.gauss(*shape) + rng.choice((4.0, -30.0)))
+    spread = rng.choice(SPREADS)
+    return attend(name, note, "NUM-1", sigma=min(spread, 2.0) if d_k > 32 else spread, **sizes, **given)

@@ -1,0 +1,66 @@
+"""What came of a trial, for people and for machines."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from conformance.names import DTYPES, POLICIES
+from conformance.soundness.fixed import RULES
+from conformance.soundness.trial import RATIOS, Outcome
+
+
+def lines(outcome: Outcome, seed: int, count: int, seconds: float) -> Iterator[str]:
+    """Two tables, the alarms, and a line that sums up."""
+    keys = _keys(outcome)
+    yield f"{'dtype':9} {'policy':7} {'runs':>6} {'elements':>9} {'alarms':>6}  " + " ".join(
+        f"{name:>13}" for name in RATIOS
+    )
+    for dtype, policy in keys:
+        t = outcome.tallies[dtype, policy]
+        cells = " ".join(f"{t.largest[name]:13.2f}" if name in t.largest else f"{'-':>13}" for name in RATIOS)
+        yield f"{dtype:9} {policy:7} {t.runs:6} {t.elements:9} {t.alarms:6}  {cells}"
+    yield ""
+    yield "False alarms of other rules on the same runs"
+    yield f"{'dtype':9} {'runs':>6}  " + " ".join(f"{name:>14}" for name in RULES)
+    for dtype in DTYPES:
+        parts = [outcome.tallies[key] for key in keys if key[0] == dtype and key[1] in ("eager", "fused")]
+        counts = " ".join(f"{sum(t.fixed[name] for t in parts):14}" for name in RULES)
+        yield f"{dtype:9} {sum(t.runs for t in parts):6}  {counts}"
+    yield ""
+    yield from (f"ALARM {alarm}" for alarm in outcome.alarms)
+    for name, why in outcome.absent.items():
+        yield f"{name} took no part: {why}"
+    runs = sum(t.runs for t in outcome.tallies.values())
+    elements = sum(t.elements for t in outcome.tallies.values())
+    yield (
+        f"{len(outcome.runs_of)} implementations, {count} cases of seed {seed}, {runs} runs, {elements} elements, "
+        f"{len(outcome.alarms)} false alarms, {seconds:.0f} s"
+    )
+
+
+def record(outcome: Outcome, seed: int, count: int, seconds: float) -> dict[str, Any]:
+    """The same as JSON values."""
+    return {
+        "seed": seed,
+        "cases": count,
+        "seconds": round(seconds, 1),
+        "implementations": outcome.runs_of,
+        "absent": outcome.absent,
+        "alarms": outcome.alarms,
+        "rows": [
+            {
+                "dtype": dtype,
+                "policy": policy,
+                "runs": tally.runs,
+                "elements": tally.elements,
+                "alarms": tally.alarms,
+                "largest": tally.largest,
+                "false alarms of other rules": tally.fixed,
+            }
+            for dtype, policy in _keys(outcome)
+            for tally in [outcome.tallies[dtype, policy]]
+        ],
+    }
+
+
+def _keys(outcome: Outcome) -> list[tuple[str, str]]:
+    return sorted(outcome.tallies, key=lambda key: (DTYPES.index(key[0]), POLICIES.index(key[1])))

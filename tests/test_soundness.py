@@ -1,0 +1,112 @@
+"""No correct implementation is refused on a few new cases; the whole trial is `nox -s soundness`."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from conformance.soundness.fixed import RULES, refused
+from conformance.soundness.fresh import OPTIONS, SIGNATURES, drafts
+from conformance.soundness.styles import STYLES, implementation
+from conformance.soundness.sums import PRODUCTS, fewer_bits
+from conformance.soundness.trial import Outcome, framework_on, styles_on
+from conformance.vectors.case import Golden
+from conformance.vectors.generate.build import build
+from conformance.vectors.load import load_vectors
+
+CASES = {case.id: case for case in load_vectors().cases}
+PAIRS = len(OPTIONS) * (len(OPTIONS) - 1) // 2
+
+
+def test_no_style_is_refused_on_shipped_cases():
+    outcome = Outcome()
+    for name in ("numerics/dk7", "pairs/causal-softcap-scale-sinks", "attention/weights-and-lse"):
+        outcome.add(styles_on(CASES[name]))
+    assert outcome.alarms == []
+    assert set(outcome.runs_of) == {style.name for style in STYLES}
+    assert {policy for _, policy in outcome.tallies} == {"fused", "eager", "tf32", "tf32t", "bf16x1"}
+    for tally in outcome.tallies.values():
+        assert 0 < tally.largest["err / allowed"] <= 1
+    assert 0 < outcome.tallies["float16", "fused"].largest["scale"] < 1
+
+
+def test_styles_differ():
+    case = CASES["numerics/dk7"]
+    answers = {
+        b"".join(
+            implementation(style).scaled_dot_product_attention(**case.operands(dtype))["output"].tobytes()
+            for dtype in ("float32", "float16")
+        )
+        for style in STYLES
+    }
+    assert len(answers) > 0.9 * len(STYLES)
+
+
+def test_a_wrong_implementation_is_an_alarm():
+    case = CASES["attention/plain"]
+    output = case.expected["output"]
+    moved = dataclasses.replace(case, expected={"output": dataclasses.replace(output, hi=output.hi + 0.01)})
+    outcome = styles_on(moved)
+    assert len(outcome.alarms) == sum(tally.runs for tally in outcome.tallies.values()) > 0
+
+
+def test_a_framework_that_is_not_there_is_said():
+    outcome = framework_on("no.such.module", [])
+    assert list(outcome.absent) == ["no.such.module"]
+
+
+def test_new_cases_are_new_and_pairs_meet():
+    first, second = list(drafts(1, 12)), list(drafts(2, 12))
+    assert [draft.id for draft in first] != [draft.id for draft in second]
+    assert not np.array_equal(first[0].inputs["query"], second[0].inputs["query"])
+    again = drafts(1, 12)
+    assert all(np.array_equal(a.inputs["key"], b.inputs["key"]) for a, b in zip(first, again, strict=True))
+    every = list(drafts(3, SIGNATURES + PAIRS + 1))
+    given = [set(draft.options) | set(draft.inputs) for draft in every]
+    assert any({"mask", "softcap"} <= names for names in given)
+    assert any({"sinks", "window"} <= names for names in given)
+    assert sum("past_key" in names for names in given) >= 6
+    assert build(first[2]).expected["output"].signatures
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_every_order_of_a_sum_is_the_product(name):
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((2, 3, 9)), rng.standard_normal((2, 9, 4))
+    assert np.allclose(PRODUCTS[name](a, b), a @ b, rtol=1e-13, atol=1e-14)
+
+
+def test_fewer_bits_round_or_cut():
+    x = np.array([1.0 + 2.0**-11, -(1.0 + 3 * 2.0**-11), 0.0])
+    assert fewer_bits(x, 11, False).tolist() == [1.0, -(1.0 + 2 * 2.0**-10), 0.0]
+    assert fewer_bits(x, 11, True).tolist() == [1.0, -(1.0 + 2.0**-10), 0.0]
+
+
+def test_fixed_rules_are_those_of_the_libraries():
+    case = CASES["attention/plain"]
+    hi = case.expected["output"].hi
+
+    def said(off, naive=0.0):
+        return refused(case, "float32", {"output": hi * (1 + off)}, {"output": hi * (1 + naive)})
+
+    assert said(0.0) == set()
+    assert said(5e-7, 4e-7) == {"numpy.testing"}
+    assert said(5e-4, 4e-4) == {"numpy.testing", "torch.testing"}
+    assert said(5e-3, 1e-3) == set(RULES)
+    golden = Golden((1,), None, np.array([np.inf]), np.zeros(1), False, {})
+    other = dataclasses.replace(case, expected={"output": golden})
+    assert refused(other, "float32", {"output": golden.hi}, {"output": golden.hi}) == set()
+
+
+def test_the_command_prints_its_counts():
+    command = [sys.executable, "-m", "conformance.soundness", "--seed", "5", "--cases", "4", "-j", "1"]
+    done = subprocess.run([*command, "--framework", "numpy", "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["alarms"] == []
+    assert (said["seed"], said["cases"]) == (5, 4)
+    assert said["implementations"]["numpy"] >= 12
+    assert subprocess.run([*command, "--framework", "nunpy"], capture_output=True).returncode == 2
