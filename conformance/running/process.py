@@ -223,13 +223,17 @@ def environment(inherited: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def worker_command(source: str, operation: str | None, device: str | None) -> list[str]:
+def worker_command(
+    source: str, operation: str | None, device: str | None, path: Iterable[str] = ()
+) -> list[str]:
     """What starts a worker for a Python target."""
     command = [sys.executable, "-P", "-m", "conformance.running.worker"]
     if operation:
         command += ["--op", operation]
     if device:
         command += ["--device", device]
+    for folder in path:
+        command += ["--path", folder]
     return [*command, "--", source]
 
 

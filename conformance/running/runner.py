@@ -42,6 +42,7 @@ class Request:
     in_process: bool = False
     stop_at_failure: bool = False
     workers: int = 1  # processes at once
+    path: tuple[str, ...] = ()  # folders that the target may import from, beside its own
 
     def __post_init__(self) -> None:
         if (self.target is None) == (not self.command):
@@ -176,7 +177,9 @@ def start(request: Request, echo: Callable[[str], None] | None) -> tuple[Asker, 
 
 def isolated(request: Request, echo: Callable[[str], None] | None) -> Isolated:
     """A worker that is yet to start."""
-    command = request.command or worker_command(request.target, request.selection.operation, request.device)
+    command = request.command or worker_command(
+        request.target, request.selection.operation, request.device, request.path
+    )
     return Isolated(command, request.source, request.timeout, echo)
 
 

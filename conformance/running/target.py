@@ -82,7 +82,7 @@ def _split(location: str) -> tuple[str, str]:
     return module, attribute
 
 
-def _reachable(folder: Path) -> None:
+def reachable(folder: Path) -> None:
     """Lets a target import its neighbours, which do not hide modules of the same name from anyone else."""
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
@@ -95,7 +95,7 @@ def _import(name: str, source: str, backend: str | None) -> ModuleType:
             f"{name!r} is {what}; give a backend, package.module:attribute or path/to/file.py:attribute"
             f"{nearest(source, implementations())}"
         )
-    _reachable(Path.cwd())
+    reachable(Path.cwd())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -128,8 +128,8 @@ def _import_file(path: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UsageError(f"cannot import {path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
-    _reachable(Path.cwd())
-    _reachable(file.resolve().parent)
+    reachable(Path.cwd())
+    reachable(file.resolve().parent)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)

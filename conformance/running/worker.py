@@ -9,6 +9,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import BinaryIO
 
 from conformance.errors import UsageError
@@ -26,7 +27,7 @@ from conformance.running.protocol import (
     hello_message,
     loads,
 )
-from conformance.running.target import Target, load
+from conformance.running.target import Target, load, reachable
 from conformance.running.words import first_line
 
 
@@ -36,7 +37,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("target")
     parser.add_argument("--op", help="the operation that a function with another name is")
     parser.add_argument("--device", help="where the array library makes the target's arrays")
+    parser.add_argument("--path", action="append", default=[], help="a folder that it may import from")
     asked = parser.parse_args(arguments)
+    for folder in asked.path:
+        reachable(Path(folder))
     end_with_parent()
     lines, answers = _take_over_streams()
     warnings.filterwarnings("ignore", category=RuntimeWarning)

@@ -57,6 +57,42 @@ def run(
         >>> report = conformance.run(attention, dtype="float32")
         >>> assert report.status == "conformant", [row.message for row in report.results if row.failed]
     """
+    request = make_request(
+        target, command=command, profile=profile, op=op, dtype=dtype, device=device, accuracy=accuracy, k=k,
+        feature=feature, timeout=timeout, shard=shard, in_process=in_process, x=x, j=j,
+    )  # fmt: skip
+    recorder, cases = prepare(request, ("conformance.run", request.source), report)
+    try:
+        for event in runner.run(request, cases):
+            recorder.add(event)
+    finally:
+        recorder.write()
+    return recorder.report()
+
+
+def make_request(
+    target: Any = None,
+    *,
+    command: str | Iterable[str] | None = None,
+    profile: str | None = None,
+    op: str | None = None,
+    dtype: str | Iterable[str] = (),
+    device: str | None = None,
+    accuracy: str | None = None,
+    k: str | None = None,
+    feature: str | Iterable[str] = (),
+    timeout: float = runner.TIMEOUT,
+    shard: str | tuple[int, int] | None = None,
+    in_process: bool = False,
+    x: bool = False,
+    j: int = 1,
+    path: Iterable[str] = (),
+) -> Request:
+    """What is to be run, from the words of `run`; `path` holds folders that the target may import from.
+
+    Raises:
+        UsageError: a name is unknown, or there is no target.
+    """
     if (target is None) == (command is None):
         raise UsageError(
             "conformance.run wants either a target, as in run(attention) or run('numpy'), "
@@ -67,7 +103,7 @@ def run(
             f"conformance.run wants a function, an object with the operations as methods, or the name of a "
             f"target, not {type(target).__name__} {shorten(repr(target))}"
         )
-    request = Request(
+    return Request(
         target=target,
         command=split_command(command),
         selection=Selection(
@@ -84,14 +120,8 @@ def run(
         in_process=in_process,
         stop_at_failure=x,
         workers=j,
+        path=tuple(path),
     )
-    recorder, cases = prepare(request, ("conformance.run", request.source), report)
-    try:
-        for event in runner.run(request, cases):
-            recorder.add(event)
-    finally:
-        recorder.write()
-    return recorder.report()
 
 
 def prepare(

@@ -1,0 +1,41 @@
+"""What a failed row tells in a test report: everything that is known of it, and where to read on."""
+
+from functools import cache
+
+from conformance.judging.verdict import Row
+from conformance.resources import spec_directory
+from conformance.telling.requirements import Requirement, read_requirements
+from conformance.telling.text import safe
+from conformance.vectors.case import Case
+
+
+def assertion(case: Case, row: Row) -> str:
+    """A failed row in full: the verdict first, on a line that can stand alone."""
+    lines = [
+        f"{row.verdict}: {row.message} ({', '.join(row.covers)})",
+        f"  case      {case.id} {row.dtype}: {case.note}",
+    ]
+    for name in row.covers:
+        if found := _requirements().get(name):
+            lines += [
+                f"  requires  {name}: {found.title}",
+                f"            {spec_directory() / found.file}#{name.lower()}",
+            ]
+    if row.worst is not None:
+        index = ", ".join(map(str, row.worst.index))
+        lines += [
+            f"  got       {row.worst.got!r} at {row.worst.output}[{index}]",
+            f"  expected  {row.worst.expected!r}",
+            f"  allowed   +- {row.worst.allowed:.3g}",
+        ]
+    lines += [
+        f"  diagnosis {found.defect} explains {found.explains} of {found.of} failures"
+        for found in row.diagnosis
+    ]
+    lines.append(f"  more      mha-conformance show {case.id}")
+    return "\n".join(safe(line) for line in lines)
+
+
+@cache
+def _requirements() -> dict[str, Requirement]:
+    return {requirement.id: requirement for requirement in read_requirements()}
