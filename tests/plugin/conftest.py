@@ -42,9 +42,7 @@ def few_vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def project(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, few_vectors: Path
-) -> pytest.Pytester:
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, few_vectors: Path) -> pytest.Pytester:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take longer to load than the tests
     monkeypatch.setenv("PYTEST_PLUGINS", "conformance.pytest_plugin")
     monkeypatch.setenv("COLUMNS", "200")
