@@ -192,7 +192,18 @@ def number_from_json(value: float | str | None) -> float | None:
 
 @cache
 def _validator() -> Draft202012Validator:
-    return Draft202012Validator(schema("report"))
+    return Draft202012Validator(_inlined(schema("report"), schema("report")["$defs"]))
+
+
+def _inlined(part: Any, definitions: Mapping[str, Any]) -> Any:
+    """A schema with its references written out: jsonschema takes as long again to follow them, row by row."""
+    if isinstance(part, list):
+        return [_inlined(each, definitions) for each in part]
+    if not isinstance(part, dict):
+        return part
+    if "$ref" in part:
+        return _inlined(definitions[part["$ref"].removeprefix("#/$defs/")], definitions)
+    return {name: _inlined(each, definitions) for name, each in part.items() if name != "$defs"}
 
 
 def read_report(path: Path) -> Report:

@@ -1,0 +1,132 @@
+"""What the page says of each run as a whole."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from conformance.defects.defect import Defect
+from conformance.telling.blame import blame
+from conformance.telling.page.prose import inline
+from conformance.telling.report import FeatureResult, Report
+from conformance.telling.requirements import Requirement
+from conformance.telling.text import shorten
+
+MOST_BLAMED = 8
+NAME, PLACE = 60, 300
+"""Characters that are shown of a name, and of a path or a command's word."""
+
+
+@dataclass(frozen=True)
+class Blamed:
+    """A requirement that is broken."""
+
+    id: str
+    title: Markup
+    failed: int
+    tested: int
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A known defect that explains failures."""
+
+    defect: str
+    sentence: str
+    explains: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """One report."""
+
+    number: int  # from 1
+    name: str
+    version: str
+    accuracy: str
+    source: str
+    status: str
+    summary: tuple[tuple[str, int], ...]
+    fused: str  # how many of the passing rows meet the stricter policy as well
+    profiles: tuple[tuple[str, str], ...]
+    features: tuple[tuple[str, FeatureResult], ...]
+    facts: tuple[tuple[str, str], ...]
+    blamed: tuple[Blamed, ...]
+    suspects: tuple[Suspect, ...]
+    untested: tuple[str, ...]
+    same_vectors: bool
+
+
+def run_of(
+    number: int,
+    report: Report,
+    texts: Mapping[str, Requirement],
+    defects: Mapping[str, Defect],
+    vectors_sha256: str,
+) -> Run:
+    """One report as the page shows it."""
+    target = report.target
+    return Run(
+        number=number,
+        name=shorten(target.name, NAME),
+        version=shorten(target.version or "", NAME),
+        accuracy=target.accuracy,
+        source=shorten(target.source, PLACE),
+        status=report.status,
+        summary=tuple((v, n) for v, n in report.summary.items() if n or v in ("pass", "fail")),
+        fused=_fused(report),
+        profiles=tuple(report.profiles.items()),
+        features=tuple(report.features.items()),
+        facts=_facts(report),
+        blamed=tuple(
+            Blamed(b.requirement, _title(texts.get(b.requirement)), b.failed, b.tested)
+            for b in blame(report.results)[:MOST_BLAMED]
+        ),
+        suspects=suspects(report, defects),
+        untested=report.untested_requirements,
+        same_vectors=report.vectors_sha256 == vectors_sha256,
+    )
+
+
+def suspects(report: Report, defects: Mapping[str, Defect]) -> tuple[Suspect, ...]:
+    """Every defect that some row's diagnosis names, that which explains most first."""
+    found = {each for row in report.results for each in row.diagnosis}
+    return tuple(
+        Suspect(shorten(d.defect, NAME), sentence_of(d.defect, defects), d.explains, d.of)
+        for d in sorted(found, key=lambda d: (-d.explains, d.of, d.defect))[:MOST_BLAMED]
+    )
+
+
+def sentence_of(defect: str, defects: Mapping[str, Defect]) -> str:
+    """What was done wrong, if the bank of this version knows it."""
+    return defects[defect].sentence if defect in defects else ""
+
+
+def _title(requirement: Requirement | None) -> Markup:
+    return Markup("") if requirement is None else inline(requirement.title)
+
+
+def _fused(report: Report) -> str:
+    if report.target.accuracy != "eager":
+        return ""
+    graded = [row.grade for row in report.results if row.grade is not None]
+    return (
+        f"{graded.count('fused')} of {len(graded)} measured passes meet the bounds of fused too"
+        if graded
+        else ""
+    )
+
+
+def _facts(report: Report) -> tuple[tuple[str, str], ...]:
+    command: Sequence[str] = [shorten(word, PLACE) for word in report.command]
+    seconds = sum(row.seconds for row in report.results)
+    return (
+        ("command", " ".join(command)),
+        ("source", shorten(report.target.source, PLACE)),
+        ("suite", report.suite_version),
+        ("specification", report.spec_version),
+        ("vectors", report.vectors_sha256),
+        ("time in the target", f"{seconds:.1f} s"),
+        *((shorten(name, NAME), shorten(text, PLACE)) for name, text in report.environment.items()),
+    )

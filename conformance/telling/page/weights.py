@@ -1,0 +1,19 @@
+"""The attention weights of a case, per head, as the suite's own reference computes them."""
+
+import numpy as np
+
+from conformance.defects.reference import REFERENCE, Implementation
+from conformance.vectors.case import Array, Case
+
+
+def attention_weights(case: Case) -> Array | None:
+    """Weights [..., H, q_len, kv_len] in float64; none of a case that must be refused."""
+    if case.raises:
+        return None
+    operation = case.operation.removesuffix("_vjp")
+    operands = {name: array for name, array in case.operands("float64").items() if name != "grad_output"}
+    options = {**case.options, "return_weights": True}
+    with np.errstate(all="ignore"):
+        outputs = getattr(Implementation(REFERENCE), operation)(**operands, **options)
+    weights: Array = outputs["weights"]
+    return weights
