@@ -17,6 +17,7 @@ from conformance.telling.explain import (
     kind_of,
 )
 from conformance.telling.listing import LISTS, case_json, case_lines, list_table
+from conformance.telling.outfile import OutFile
 from conformance.telling.report import read_report
 from conformance.telling.requirements import read_requirements
 from conformance.telling.table import matrix_lines, matrix_table
@@ -76,11 +77,21 @@ def explain(name: str, as_json: bool) -> int:
     return CONFORMANT
 
 
-@click.command(epilog=examples("report numpy.json torch.json"))
+@click.command(epilog=examples("report numpy.json torch.json", "report *.json --html matrix.html"))
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN.json...")
-def report(runs: tuple[Path, ...]) -> int:
+@click.option(
+    "--html", type=click.Path(path_type=Path), metavar="OUT.html", help="Where to write a page over them."
+)
+def report(runs: tuple[Path, ...], html: Path | None) -> int:
     """Print a table of one or many reports: chapter by target, then a line for each."""
+    file = None if html is None else OutFile(html, "page")
     reports = [read_report(path) for path in runs]
+    if file is not None:
+        from conformance.telling.page import (
+            render,
+        )  # takes time to import, which other calls need not wait for
+
+        file.write(render(reports))
     out = console()
     out.print(matrix_table(reports))
     for line in matrix_lines(reports):

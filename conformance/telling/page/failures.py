@@ -15,7 +15,7 @@ from conformance.vectors.case import Case
 
 MOST_FAILURES = 800
 """Failing cases that are told in words, of all runs together."""
-MOST_OF_PICTURES = 2_200_000
+MOST_OF_PICTURES = 2_800_000
 """Characters of SVG that a page holds."""
 MESSAGE = 400
 """Characters of a message; the report has more."""
@@ -45,7 +45,7 @@ class Failure:
     operation: str
     covers: tuple[str, ...]
     options: str
-    features: tuple[str, ...]
+    features: str
     codes: str  # a letter for the verdict of each row
     rows: tuple[FailedRow, ...]
     evidence: Evidence | None = None  # in one dtype
@@ -121,7 +121,7 @@ def _failure(
         operation=first.operation,
         covers=first.covers,
         options=", ".join(f"{name} = {value}" for name, value in known.options.items()) if known else "",
-        features=first.features,
+        features=shorten(", ".join(first.features), MESSAGE),
         codes="".join(CODES.get(row.verdict, OTHER) for row in rows),
         rows=tuple(_row(row, defects) for row in rows),
         _source=rows,

@@ -9,6 +9,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from conformance.telling.page.words import number
+from conformance.telling.text import safe
 from conformance.vectors.case import Array
 
 Scale = Literal["signed", "share", "error", "flag"]
@@ -48,7 +49,7 @@ def heat_map(values: Array, scale: Scale, limit: float, label: str, rows: str, c
     # Only the words come from elsewhere; all else is numbers and class names.
     return Markup(
         f'<svg class="heat" viewBox="0 0 {width} {height}" width="{width * cell}" height="{height * cell}" '
-        f'role="img" tabindex="0" aria-label="{escape(label)}" data-v="{_packed(values)}" data-w="{width}" '
+        f'role="img" tabindex="0" aria-label="{escape(safe(label))}" data-v="{_packed(values)}" data-w="{width}" '
         f'data-y="{rows}" data-x="{columns}">{"".join(colours)}{"".join(marks)}</svg>'
     )
 
