@@ -411,7 +411,7 @@ def test_shipped_bounds_are_bounds():
                         assert np.isfinite(array).all(), where
                         assert (array >= 0).all(), where
                         mantissa, _ = np.frexp(array.astype(np.float64))
-                        assert np.all(mantissa * 2**12 % 1 == 0), where  # 12 significant bits
+                        assert np.all(mantissa * 2**8 % 1 == 0), where  # 8 significant bits
                     assert np.all((bound.worst > 0) == (bound.rms > 0)), where
                     finite = np.isfinite(golden.hi)
                     assert not bound.worst[~finite].any(), where

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from conformance.names import MHA
+from conformance.names import MHA, MHA_VJP
 from conformance.vectors.generate.build import build
 from conformance.vectors.generate.cases import drafts
 from conformance.vectors.load import load_vectors
@@ -107,13 +107,17 @@ def test_queries_are_shared_only_where_a_case_says_so():
     for case in SHIPPED.values():
         if not case.raises and case.inputs["query"].size:
             shared[case.inputs["query"].tobytes()].add(case.id)
-    meant = ("independence/asked", "nonfinite/", "example/")
+    meant = ("independence/asked", "nonfinite/", "example/", "attention/hand-sized", "gradient/hand-sized")
     for names in shared.values():
         assert len(names) == 1 or all(name.startswith(meant) for name in names), names
 
 
 def test_both_operations_have_cases_of_all_dtypes_and_of_full_mantissas():
     for layer in (True, False):
-        cases = [case for case in SHIPPED.values() if (case.operation == MHA) == layer and not case.raises]
+        cases = [
+            case
+            for case in SHIPPED.values()
+            if (case.operation in (MHA, MHA_VJP)) == layer and not case.raises
+        ]
         assert any(case.dtypes == ("float64", "float32", "float16", "bfloat16") for case in cases)
         assert any(case.dtypes == ("float64", "float32") for case in cases)

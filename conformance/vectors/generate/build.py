@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -47,9 +46,7 @@ def build(draft: Draft) -> Case:
     bounds: dict[str, dict[str, dict[str, Bound]]] = {name: {} for name in wanted}
     for policy, stands_for in _held(draft, problem, approximation, excluded):
         for name, (worst, rms) in limits(problem, approximation, policy, wanted).items():
-            bound = Bound(
-                _kept(worst, np.ceil).reshape(reduced[name]), _kept(rms, np.ceil).reshape(reduced[name])
-            )
+            bound = Bound(_kept(worst).reshape(reduced[name]), _kept(rms).reshape(reduced[name]))
             bounds[name].setdefault(policy.dtype, {}).update(dict.fromkeys(stands_for, bound))
     rms_applies = _rms_applies(problem, approximation)
     expected = {
@@ -80,9 +77,7 @@ def _gradients(
     bounds: dict[str, dict[str, dict[str, Bound]]] = {name: {} for name in shapes}
     for policy, stands_for in _held(draft, problem, approximation, excluded):
         for name, (worst, rms) in sensitivity.limits(policy).items():
-            bound = Bound(
-                _kept(worst, np.ceil).reshape(shapes[name]), _kept(rms, np.ceil).reshape(shapes[name])
-            )
+            bound = Bound(_kept(worst).reshape(shapes[name]), _kept(rms).reshape(shapes[name]))
             bounds[name].setdefault(policy.dtype, {}).update(dict.fromkeys(stands_for, bound))
     return {
         name: Golden(
@@ -234,19 +229,16 @@ def _rms_applies(problem: Problem, a: Approximation) -> bool:
     return several and varied
 
 
-def _kept(x: Array, rounding: Any) -> Array:
-    """Few significant bits, rounded the given way, in the narrowest dtype that holds them.
+def _kept(x: Array) -> Array:
+    """Few significant bits, rounded up, in float32 where that holds them.
 
     The nudge keeps values that lie exactly between two such numbers from falling either way by the last bit
     of a matrix product.
     """
     mantissa, exponent = np.frexp(x * (1 + 2.0**-30))
-    kept = np.ldexp(rounding(np.ldexp(mantissa, KEPT_BITS)), exponent - KEPT_BITS)
-    for dtype in ("bfloat16", "float32"):
-        narrow = cast(kept, dtype)
-        if np.array_equal(narrow.astype(np.float64), kept):
-            return narrow
-    return kept
+    kept = np.ldexp(np.ceil(np.ldexp(mantissa, KEPT_BITS)), exponent - KEPT_BITS)
+    narrow = kept.astype(np.float32)
+    return narrow if np.array_equal(narrow.astype(np.float64), kept) else kept
 
 
 def _features(draft: Draft, problem: Problem | None) -> tuple[str, ...]:

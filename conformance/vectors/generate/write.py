@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from conformance.dtypes import cast
 from conformance.vectors.case import Array, Case, Golden
 from conformance.vectors.load import INDEX
 from conformance.vectors.tensors import write_tensors
@@ -63,6 +66,12 @@ def _encoded(case: Case) -> tuple[dict[str, Array], dict[str, Any]]:
     return tensors, entry
 
 
+def _narrow(limit: Array) -> Array:
+    """A bound has eight significant bits: bfloat16 holds them, unless they are too small for it."""
+    narrow = cast(limit, "bfloat16")
+    return narrow if np.array_equal(narrow.astype(limit.dtype), limit) else limit
+
+
 def _golden(prefix: str, golden: Golden) -> tuple[dict[str, Array], dict[str, Any]]:
     tensors = {f"{prefix}:hi": golden.hi, f"{prefix}:lo": golden.lo}
     bounds: dict[str, dict[str, str]] = {}
@@ -71,7 +80,8 @@ def _golden(prefix: str, golden: Golden) -> tuple[dict[str, Array], dict[str, An
         for policy, bound in of.items():
             key = named.setdefault(id(bound.worst), f"{dtype}.{policy}")
             bounds.setdefault(dtype, {})[policy] = key
-            tensors[f"{prefix}:{key}:W"], tensors[f"{prefix}:{key}:s"] = bound.worst, bound.rms
+            tensors[f"{prefix}:{key}:W"] = _narrow(bound.worst)
+            tensors[f"{prefix}:{key}:s"] = _narrow(bound.rms)
     for name, signature in golden.signatures.items():
         tensors[f"{prefix}:{name}:g"] = signature.direction
     entry = {

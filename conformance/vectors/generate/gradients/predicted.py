@@ -32,7 +32,7 @@ class Responses:
         }
         names = self.rms["storage", 53]
         return {
-            name: np.sqrt(sum((size * self.rms[kind][name]) ** 2 for kind, size in sizes.items() if size))
+            name: _root([size * self.rms[kind][name] for kind, size in sizes.items() if size])
             for name in names
         }
 
@@ -59,11 +59,18 @@ def _rms(
 ) -> dict[str, Array]:
     draws = 1 if kind == "drift" else DRAWS
     once = max(1, min(draws, AT_ONCE // max(1, problem.visible.size)))
-    squares = {name: np.zeros(x.shape[1:]) for name, x in exact.items()}
+    roots = {name: np.zeros(x.shape[1:]) for name, x in exact.items()}
     count = 0
     while count < draws:
         noise = Noise(kind, once, f"{seed}:{bits}:{count}", bits)
         for name, x in simulate(problem, a, noise, bias_shape).items():
-            squares[name] += (np.broadcast_to(x - exact[name], (once, *x.shape[1:])) ** 2).sum(axis=0)
+            errors = np.broadcast_to(x - exact[name], (once, *x.shape[1:]))
+            roots[name] = _root([roots[name], *errors])
         count += once
-    return {name: np.sqrt(x / count) / STEP for name, x in squares.items()}
+    return {name: x / np.sqrt(count) / STEP for name, x in roots.items()}
+
+
+def _root(parts: list[Array]) -> Array:
+    """Root of the sum of squares; gradients of 1e-200 have squares that vanish."""
+    root: Array = np.hypot.reduce(np.stack(parts), axis=0)
+    return root
