@@ -1,6 +1,7 @@
 """python -m conformance.vectors.generate: writes the vectors anew, or with --check compares them with the shipped."""
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
@@ -47,14 +48,17 @@ def main() -> int:
     check = parser.parse_args().check
     start = time.monotonic()
     shipped = vectors_directory()
-    if not check:
-        for path in shipped.iterdir():
-            path.unlink()
-        print(f"{_generate(shipped)} cases written in {time.monotonic() - start:.0f} s")
-        return 0
     with tempfile.TemporaryDirectory() as folder:
         count = _generate(Path(folder))
         different = _differences(shipped, Path(folder))
+        if not check:  # only when every case is there: an interrupted run loses nothing
+            for path in shipped.iterdir():
+                path.unlink()
+            shutil.copytree(folder, shipped, dirs_exist_ok=True)
+            print(
+                f"{count} cases written in {time.monotonic() - start:.0f} s; files that changed: {len(different)}"
+            )
+            return 0
     print(
         f"{count} cases regenerated in {time.monotonic() - start:.0f} s; files that differ: {different or 'none'}"
     )

@@ -1,0 +1,74 @@
+"""Golden gradients against differences of the golden forward operation: no formula of a gradient takes part."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from conformance.names import MHA, MHA_VJP, SDPA
+from conformance.vectors.generate.approximate import approximate
+from conformance.vectors.generate.draws import Draws
+from conformance.vectors.generate.oracle import golden
+from conformance.vectors.generate.problem import pose
+from conformance.vectors.load import load_vectors
+
+GRADIENTS = {
+    case.id: case
+    for case in load_vectors().cases
+    if case.gradients and not case.raises and case.inputs["query"].size
+}
+STEP = 2.0**-30
+AFFORDABLE = 700
+"""Logits of a case that is checked here; the others differ from these in length alone."""
+
+
+def _small(case):
+    query, key = case.inputs["query"], case.inputs["key"]
+    finite = all(np.isfinite(x).all() for x in (query, key, case.inputs["value"]))
+    return finite and "full-mantissa" not in case.id and query.size * max(key.shape[-2], 1) <= AFFORDABLE * 4
+
+
+def _exact_sum(left, right):
+    """The sum of products, without rounding; each of `left` is a pair hi + lo."""
+    hi, lo = (np.asarray(x, np.float64).ravel() for x in left)
+    right = np.asarray(right, np.float64).ravel()
+    pairs = zip(hi, lo, right, strict=True)
+    return sum(((Fraction(h) + Fraction(low)) * Fraction(r) for h, low, r in pairs), Fraction(0))
+
+
+def _output(case, inputs):
+    operation = MHA if case.operation == MHA_VJP else SDPA
+    problem = pose(operation, inputs, case.options, None)
+    return golden(problem, approximate(problem), ("output",))[0]["output"]
+
+
+@pytest.mark.covers(
+    "GRAD-1", "GRAD-3", "GRAD-4", "GRAD-5", "GRAD-6", "GRAD-7", "GRAD-8", "GRAD-10", "GRAD-11", "GRAD-13"
+)
+@pytest.mark.parametrize("name", [name for name, case in GRADIENTS.items() if _small(case)])
+def test_a_gradient_is_the_slope_of_the_output(name):
+    case = GRADIENTS[name]
+    inputs = {n: x.astype(np.float64) if x.dtype.kind == "f" else x for n, x in case.inputs.items()}
+    grad_output = inputs.pop("grad_output")
+    for argument, gradient in case.expected.items():
+        if not gradient.hi.size:
+            continue
+        direction = Draws(f"{name}:{argument}").gauss(*gradient.shape)
+        moved = []
+        for side in (STEP, -STEP):
+            given = inputs[argument] + np.where(np.isfinite(inputs[argument]), side * direction, 0.0)
+            moved.append(_exact_sum(_output(case, {**inputs, argument: given}), grad_output))
+        slope = (moved[0] - moved[1]) / Fraction(2 * STEP)
+        expected = _exact_sum((gradient.hi, gradient.lo), direction)
+        size = max(float(np.abs(gradient.hi).max()) * np.abs(direction).sum(), 2.0**-60)
+        # the third derivative, times the square of the step, and the last bits of two outputs
+        assert abs(slope - expected) <= size * 2.0**-44 + 2.0**-50, argument
+
+
+def test_enough_cases_are_checked():
+    checked = [name for name, case in GRADIENTS.items() if _small(case)]
+    assert len(checked) >= 90
+    assert {argument for name in checked for argument in GRADIENTS[name].expected} == {
+        *("query", "key", "value", "attn_bias", "sinks"),
+        *(f"{kind}_{letter}" for kind in "wb" for letter in "qkvo"),
+    }
