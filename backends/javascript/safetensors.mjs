@@ -1,7 +1,9 @@
 // Reads a tensor file of `mha-conformance vectors export` (spec/vectors.md): name -> {dtype, shape, data}.
 import { readFileSync } from "node:fs";
 
-const TYPES = { F64: Float64Array, F32: Float32Array, F16: Uint16Array, I64: BigInt64Array, BOOL: Uint8Array };
+const TYPES = {
+  F64: Float64Array, F32: Float32Array, F16: Uint16Array, BF16: Uint16Array, I64: BigInt64Array, BOOL: Uint8Array,
+};
 
 export function readSafetensors(path) {
   const file = readFileSync(path);

@@ -69,7 +69,9 @@ def library(array_type: str) -> ModuleType:
                 f"array_type {array_type!r} needs {name}, which cannot be imported: {error}"
             ) from error
         hint = nearest(array_type, LIBRARIES) or f"; known are {', '.join(LIBRARIES)}"
-        raise UsageError(f"array_type {array_type!r} is no importable library{hint}") from error
+        raise UsageError(
+            f"array_type {array_type!r} is no library that can be imported here{hint}"
+        ) from error
 
 
 def giver(array_type: str, device: str | None) -> Callable[[Array], Any]:
@@ -147,7 +149,9 @@ def take(returned: Any) -> Array:
     else:
         array = _read(returned)
     if array.dtype.kind in "OUSMm":
-        raise UnreadableError(f"is {describe(returned)}, which NumPy cannot read as numbers")
+        raise UnreadableError(
+            f"is {describe(returned)}, which NumPy cannot read as numbers; return an array, or say how by to_numpy"
+        )
     check_size(array.nbytes, array.shape, array.dtype)
     return array
 
@@ -177,10 +181,13 @@ def _from_torch(tensor: Any) -> Array:
 
 
 def _read(returned: Any) -> Array:
+    """By NumPy's own means, else by DLPack: an object that it knows nothing of is no error of NumPy's."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return np.asarray(returned)
+            array = np.asarray(returned)
+        if array.dtype.kind != "O" or not hasattr(returned, "__dlpack__"):
+            return array
     except (TypeError, ValueError, BufferError):
         if not hasattr(returned, "__dlpack__"):
             raise

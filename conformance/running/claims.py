@@ -43,7 +43,7 @@ def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Ca
     """
     arrays = (*ARRAYS, GRADIENT) if operation.endswith("_vjp") else ARRAYS
     try:
-        parameters = inspect.signature(function).parameters
+        parameters = _parameters(function)
     except (TypeError, ValueError):  # compiled code without a signature
         return Call(function, by_keyword=False, options=frozenset())
     kinds = {parameter.kind for parameter in parameters.values()}
@@ -84,6 +84,16 @@ def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Ca
     passed = {*given, *positions, *OPTIONS, *(BIASES if layer else ())}
     strange = [name for name in by_name if name not in passed and not name.startswith("_")]
     return Call(function, by_keyword, frozenset(by_name), catches_all, _notes(label, strange, parameters))
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
+    """Those of a call; of a module, which takes anything and hands it on, those of its `forward`."""
+    parameters = inspect.signature(function).parameters
+    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    forward = getattr(function, "forward", None)
+    if callable(forward) and all(parameter.kind in variadic for parameter in parameters.values()):
+        return inspect.signature(forward).parameters
+    return parameters
 
 
 MEANT = {

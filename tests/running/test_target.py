@@ -192,7 +192,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "layout": (make(layout="bhdl"), "unknown layout 'bhdl'; did you mean"),
     "array type": (
         make(array_type="array_api_stric"),
-        "no importable library; did you mean 'array-api-strict'?",
+        "no library that can be imported here; did you mean 'array-api-strict'?",
     ),
     "device": (
         make(device="cuda"),
