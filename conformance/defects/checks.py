@@ -87,6 +87,17 @@ CHECKS = (
     Check("d_k of zero", "SHAPE-6", lambda c: c.d_k == 0),
     Check("d_v of zero", "SHAPE-6", lambda c: c.d_v == 0),
     Check("groups", "HEAD-3", lambda c: c.heads % c.kv_heads != 0),
+    Check(
+        "grad_output dtype",
+        "GRAD-14",
+        lambda c: c.grad_output is not None and c.grad_output.dtype != c.dtype,
+        TypeError,
+    ),
+    Check(
+        "grad_output shape",
+        "GRAD-14",
+        lambda c: c.grad_output is not None and c.grad_output.shape != c.output_shape,
+    ),
     Check("half a past", "CACHE-5", lambda c: (c.past_key is None) != (c.past_value is None)),
     Check("past", "SHAPE-5", lambda c: not _is(c.past_key, *c.batch, c.kv_heads, c.past, c.d_k)),
     Check("past values", "SHAPE-5", lambda c: not _is(c.past_value, *c.batch, c.kv_heads, c.past, c.d_v)),

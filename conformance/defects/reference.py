@@ -6,116 +6,27 @@ Logits and softmax live in float32, in float64 for float64, as the policy `fused
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from conformance.defects.backward import (
+    compute_gradients,
+    finish_gradients,
+    gather,
+    grad_bias,
+    grad_output_projection,
+    grad_projection,
+    grad_sinks,
+    head_gradient,
+    slope,
+)
+from conformance.defects.call import Call
 from conformance.defects.checks import CHECKS, Check
-from conformance.names import DTYPES, FEATURES, MHA, SDPA
+from conformance.names import DTYPES, FEATURES, MHA, MHA_VJP, SDPA, SDPA_VJP
 from conformance.vectors.case import Array
 
 Step = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Call:
-    """What one call was given, and the sizes that follow from it."""
-
-    operation: str
-    query: Array
-    key: Array
-    value: Array
-    w_q: Any = None
-    w_k: Any = None
-    w_v: Any = None
-    w_o: Any = None
-    b_q: Any = None
-    b_k: Any = None
-    b_v: Any = None
-    b_o: Any = None
-    mask: Any = None
-    attn_bias: Any = None
-    is_causal: Any = False
-    q_offset: Any = None
-    window: Any = None
-    kv_lengths: Any = None
-    scale: Any = None
-    softcap: Any = None
-    sinks: Any = None
-    past_key: Any = None
-    past_value: Any = None
-    return_weights: Any = False
-    return_lse: Any = False
-
-    @cached_property
-    def layer(self) -> bool:
-        """Whether projections stand around the attention."""
-        return self.operation == MHA
-
-    @cached_property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of the call."""
-        return self.query.dtype
-
-    @cached_property
-    def wide(self) -> type:
-        """The dtype that is computed in."""
-        return np.float64 if self.dtype == np.float64 else np.float32
-
-    @cached_property
-    def batch(self) -> tuple[int, ...]:
-        """The batch axes."""
-        return self.query.shape[: -2 if self.layer else -3]
-
-    @cached_property
-    def heads(self) -> int:
-        """H."""
-        return int(self.w_q.shape[0] if self.layer else self.query.shape[-3])
-
-    @cached_property
-    def kv_heads(self) -> int:
-        """G."""
-        return int(self.w_k.shape[0] if self.layer else self.key.shape[-3])
-
-    @cached_property
-    def q_len(self) -> int:
-        """Number of queries."""
-        return int(self.query.shape[-2])
-
-    @cached_property
-    def past(self) -> int:
-        """Number of keys in the past."""
-        return 0 if self.past_key is None else int(self.past_key.shape[-2])
-
-    @cached_property
-    def kv_len(self) -> int:
-        """Number of keys, the past included."""
-        return self.past + int(self.key.shape[-2])
-
-    @cached_property
-    def d_k(self) -> int:
-        """Width of a projected query."""
-        return int(self.w_q.shape[-1] if self.layer else self.query.shape[-1])
-
-    @cached_property
-    def d_v(self) -> int:
-        """Width of a projected value."""
-        return int(self.w_v.shape[-1] if self.layer else self.value.shape[-1])
-
-    @cached_property
-    def columns(self) -> Array:
-        """The numbers of the keys."""
-        return np.arange(self.kv_len)
-
-    @cached_property
-    def logits_shape(self) -> tuple[int, ...]:
-        """The full shape of a mask."""
-        return (*self.batch, self.heads, self.q_len, self.kv_len)
-
-    def widen(self, array: Array) -> Array:
-        """An array in the dtype that is computed in."""
-        return array.astype(self.wide)
 
 
 @dataclass(frozen=True)
@@ -151,6 +62,24 @@ class Steps:
     average: Step  # c, weights, value, visible -> heads, [..., H, q_len, d_v]
     merge: Step  # c, heads -> output
     finish: Step  # c, output, weights, lse, key, value -> outputs by name
+
+    compute_gradients: Step  # s, c -> gradients by argument name
+    head_gradient: Step  # c -> gradient of the heads, [..., H, q_len, d_v]
+    products: Step  # c, gradient, value, visible -> dP, [..., H, q_len, kv_len]
+    delta: Step  # c, weights, products, gradient, heads -> Delta, [..., H, q_len, 1]
+    grad_logits: Step  # c, weights, products, delta, visible -> dL, [..., H, q_len, kv_len]
+    slope: Step  # c, scaled -> 1 - tanh^2, or 1
+    grad_scores: Step  # c, dL, slope -> dX
+    grad_query: Step  # c, dX, key, scale -> [..., H, q_len, d_k]
+    grad_key: Step  # c, dX, query, scale -> [..., H, kv_len, d_k]
+    grad_value: Step  # c, weights, gradient -> [..., H, kv_len, d_v]
+    gather: Step  # c, x -> summed over the heads of a group, [..., G, kv_len, d]
+    new: Step  # c, x -> the part that is no past, [..., G, new, d]
+    grad_bias: Step  # c, dL -> in the shape of attn_bias
+    grad_sinks: Step  # c, lse, delta, visible -> [H]
+    grad_projection: Step  # c, name, x, gradient, weight, bias -> gradients by argument name
+    grad_output_projection: Step  # c, heads -> gradients of w_o and b_o by name
+    finish_gradients: Step  # c, gradients -> in the shape and dtype of each argument
 
 
 def compute(s: Steps, c: Call) -> dict[str, Array]:
@@ -336,6 +265,25 @@ REFERENCE = Steps(
     average=average,
     merge=merge,
     finish=finish,
+    compute_gradients=compute_gradients,
+    head_gradient=head_gradient,
+    products=lambda c, gradient, value, visible: np.where(
+        visible, gradient @ value.swapaxes(-1, -2), c.wide(0)
+    ),
+    delta=lambda c, weights, products, gradient, heads: (weights * products).sum(axis=-1, keepdims=True),
+    grad_logits=lambda c, weights, products, delta, visible: weights * (products - delta),
+    slope=slope,
+    grad_scores=lambda c, logits, slope: logits * slope,
+    grad_query=lambda c, scores, key, scale: (scores @ key) * c.wide(scale),
+    grad_key=lambda c, scores, query, scale: (scores.swapaxes(-1, -2) @ query) * c.wide(scale),
+    grad_value=lambda c, weights, gradient: weights.swapaxes(-1, -2) @ gradient,
+    gather=gather,
+    new=lambda c, x: x[..., c.past :, :],
+    grad_bias=grad_bias,
+    grad_sinks=grad_sinks,
+    grad_projection=grad_projection,
+    grad_output_projection=grad_output_projection,
+    finish_gradients=finish_gradients,
 )
 
 
@@ -367,3 +315,19 @@ class Implementation:
             self._steps, Call(MHA, query, key, value, **options)
         )
         return outputs
+
+    def scaled_dot_product_attention_vjp(
+        self, query: Array, key: Array, value: Array, grad_output: Array, **options: Any
+    ) -> Mapping[str, Array]:
+        """Gradients of attention."""
+        return self._gradients(Call(SDPA_VJP, query, key, value, grad_output, **options))
+
+    def multi_head_attention_vjp(
+        self, query: Array, key: Array, value: Array, grad_output: Array, **options: Any
+    ) -> Mapping[str, Array]:
+        """Gradients of the layer."""
+        return self._gradients(Call(MHA_VJP, query, key, value, grad_output, **options))
+
+    def _gradients(self, c: Call) -> Mapping[str, Array]:
+        gradients: Mapping[str, Array] = self._steps.compute_gradients(self._steps, c)
+        return gradients
