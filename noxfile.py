@@ -62,7 +62,7 @@ def conformance(session: nox.Session, backend: str) -> None:
 def tests(session: nox.Session) -> None:
     """The project's own tests, with every framework. Extra arguments go to pytest."""
     frameworks = [requirement for requirements, _ in BACKENDS.values() for requirement in requirements]
-    session.install("-e", ".", *frameworks, *group("test"))  # trace reads the checkout
+    session.install("-e", ".", *frameworks, *group("test"), *group("browser"))  # trace reads it
     session.run("pytest", *(session.posargs or ["-n", "2"]), env=ONE_THREAD)
 
 
