@@ -97,7 +97,7 @@ class Process:
             ProtocolError: it said something before it was asked, or something endless.
         """
         if self._answers:
-            self._check_silence()
+            self._check_silence("the question before this one")
         self._to_send.put(line)
         answer = self._wait(timeout)
         if isinstance(answer, ProtocolError):
@@ -110,7 +110,7 @@ class Process:
         self._answers += 1
         return answer
 
-    def _check_silence(self) -> None:
+    def _check_silence(self, question: str) -> None:
         try:
             early = self._received.get_nowait()
         except queue.Empty:
@@ -121,9 +121,7 @@ class Process:
         if isinstance(early, ProtocolError):
             raise early
         told = shorten(early[:4096].decode("utf-8", "replace"))
-        raise ProtocolError(
-            f"the program said more than one line to the question before this one (PROTO-1): {told!r}"
-        )
+        raise ProtocolError(f"the program said more than one line to {question} (PROTO-1): {told!r}")
 
     def _wait(self, timeout: float) -> bytes | ProtocolError | None:
         """The next answer; None if the process has died, even if somebody else still holds its pipe."""
@@ -141,13 +139,18 @@ class Process:
             if now >= late and dead == math.inf:
                 raise TimedOutError
 
-    def stop(self, line: bytes, patience: float = 2.0) -> None:
-        """Lets the process end by itself, and ends it if it does not."""
+    def stop(self, line: bytes, patience: float = 2.0) -> str:
+        """Lets the process end by itself, ends it if it does not, and returns what it said beyond its answers."""
         self._to_send.put(line)
         self._to_send.put(None)
         with suppress(subprocess.TimeoutExpired):
             self._child.wait(patience)
         self.kill()
+        try:
+            self._check_silence("its last question, or a line to stop")
+        except ProtocolError as error:
+            return str(error)
+        return ""
 
     def kill(self) -> None:
         """Ends the process and whatever it has started."""

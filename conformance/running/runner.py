@@ -105,8 +105,8 @@ class Asker(Protocol):
     def kill(self) -> None:
         """Ends it at once."""
 
-    def close(self) -> None:
-        """Ends it."""
+    def close(self) -> str:
+        """Ends it, and returns what it said beyond its answers."""
 
 
 class InProcess:
@@ -132,8 +132,9 @@ class InProcess:
     def kill(self) -> None:
         """Nothing is left to end."""
 
-    def close(self) -> None:
+    def close(self) -> str:
         """Nothing is left to end."""
+        return ""
 
 
 def run(
@@ -192,11 +193,21 @@ def _rows(
 ) -> Generator[Row, None, None]:
     """The rows of the questions, from one asker or from a pool of which it is the first."""
     if not isinstance(asker, Isolated) or min(request.workers, len(questions)) == 1:
-        yield from (answered(question, accuracy, asker) for question in questions)
+        last = max((n for n, question in enumerate(questions) if not question.unclaimed), default=None)
+        for number, question in enumerate(questions):
+            row = answered(question, accuracy, asker)
+            yield ended(row, asker.close()) if number == last else row
         return
     others = [isolated(request, echo) for _ in range(min(request.workers, len(questions)) - 1)]
     pool = Pool([asker, *others], lambda question, worker: answered(question, accuracy, worker))
     yield from pool.rows(questions)
+
+
+def ended(row: Row, beyond: str) -> Row:
+    """The last row that was asked, which answers for what the program said after it."""
+    if not beyond or row.failed:
+        return row
+    return replace(row, verdict="fail", message=beyond, grade=None)
 
 
 def answered(question: Question, accuracy: str, asker: Asker) -> Row:

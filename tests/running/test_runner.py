@@ -332,3 +332,29 @@ def test_isolated_dtypes_get_their_own_process(tmp_path: Path, make_case: Make) 
         pids[row.dtype].add(row.message)
     assert [len(p) for p in pids.values()] == [1, 1]
     assert pids["float32"] != pids["float64"]
+
+
+TALKING = """
+import json, sys
+hello = {"name": "t", "version": None, "dtypes": ["float32"], "features": [], "accuracy": "eager",
+         "operations": ["scaled_dot_product_attention"]}
+for line in sys.stdin:
+    message = json.loads(line)
+    answer = {"id": message.get("id"), "error": "it must be refused"} if message["cmd"] == "run" else hello
+    if message["cmd"] != "stop":
+        print(json.dumps(answer), flush=True)
+    if message["cmd"] == WHEN:
+        print("and more", flush=True)
+"""
+
+
+@pytest.mark.parametrize("when", ["run", "stop"])
+@pytest.mark.covers("PROTO-1", "PROTO-6")
+def test_what_is_said_after_the_last_answer_is_the_fault_of_the_last_case(make_case: Make, when: str) -> None:
+    command = (sys.executable, "-c", TALKING.replace("WHEN", repr(when)))
+    asked = make_case("validation/a", raises=True)
+    unclaimed = make_case("validation/b", raises=True, features=("validation",))
+    last, after = rows(None, asked, unclaimed, command=command)  # type: ignore[arg-type]
+    assert last.verdict == "fail"
+    assert "more than one line to its last question, or a line to stop (PROTO-1): 'and more'" in last.message
+    assert after.verdict == "unsupported", "which was never asked"
