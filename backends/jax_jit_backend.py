@@ -1,4 +1,4 @@
-"""mha_core on JAX under jax.jit: arrays are traced, scalar options are static."""
+"""mha_core on JAX under jax.jit, its gradients too: arrays are traced, scalar options are static."""
 
 import functools
 from collections.abc import Callable
@@ -7,8 +7,14 @@ from typing import Any
 import jax
 
 import mha_core
+from backends.jax_backend import autodiff
 
-__all__ = ["multi_head_attention", "scaled_dot_product_attention"]
+__all__ = [
+    "multi_head_attention",
+    "multi_head_attention_vjp",
+    "scaled_dot_product_attention",
+    "scaled_dot_product_attention_vjp",
+]
 
 name = "jax-jit"
 version = jax.__version__
@@ -41,3 +47,7 @@ def _jit(operation: Callable[..., Any]) -> Callable[..., Any]:
 
 scaled_dot_product_attention = _jit(mha_core.scaled_dot_product_attention)
 multi_head_attention = _jit(mha_core.multi_head_attention)
+scaled_dot_product_attention_vjp = _jit(
+    autodiff(mha_core.scaled_dot_product_attention, mha_core.scaled_dot_product_attention_vjp)
+)
+multi_head_attention_vjp = _jit(autodiff(mha_core.multi_head_attention, mha_core.multi_head_attention_vjp))

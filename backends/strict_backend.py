@@ -3,9 +3,19 @@
 import array_api_strict
 
 import mha_core
-from mha_core import multi_head_attention, scaled_dot_product_attention
+from mha_core import (
+    multi_head_attention,
+    multi_head_attention_vjp,
+    scaled_dot_product_attention,
+    scaled_dot_product_attention_vjp,
+)
 
-__all__ = ["multi_head_attention", "scaled_dot_product_attention"]
+__all__ = [
+    "multi_head_attention",
+    "multi_head_attention_vjp",
+    "scaled_dot_product_attention",
+    "scaled_dot_product_attention_vjp",
+]
 
 name = "array-api-strict"
 version = array_api_strict.__version__

@@ -1,11 +1,21 @@
-"""mha_core on torch tensors."""
+"""mha_core on torch tensors; the gradients are torch's own."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 import mha_core
 from mha_core import multi_head_attention, scaled_dot_product_attention
+from mha_core.checks import check_grad_output
 
-__all__ = ["multi_head_attention", "scaled_dot_product_attention"]
+__all__ = [
+    "multi_head_attention",
+    "multi_head_attention_vjp",
+    "scaled_dot_product_attention",
+    "scaled_dot_product_attention_vjp",
+]
 
 name = "torch"
 version = torch.__version__
@@ -13,3 +23,33 @@ array_type = "torch"
 dtypes = mha_core.DTYPES
 features = mha_core.FEATURES
 accuracy = "fused"
+
+PAST = ("past_key", "past_value")
+"""Operands without a gradient (GRAD-13)."""
+
+
+def _autograd(operation: Callable[..., Any], like: Callable[..., Any]) -> Callable[..., Any]:
+    """The gradients of an operation by torch.autograd, called as the core's own `like`."""
+
+    @functools.wraps(like)
+    def vjp(query: Any, key: Any, value: Any, grad_output: Any, **options: Any) -> dict[str, torch.Tensor]:
+        operands = {"query": query, "key": key, "value": value, **options}
+        leaves = {
+            name: x.detach().requires_grad_()
+            for name, x in operands.items()
+            if isinstance(x, torch.Tensor) and x.is_floating_point() and name not in PAST
+        }
+        with torch.enable_grad():
+            result = operation(**operands | leaves)
+        output = result.output if isinstance(result, mha_core.AttentionResult) else result
+        check_grad_output(grad_output, output, tuple(output.shape))
+        gradients = torch.autograd.grad(output, [*leaves.values()], grad_output, materialize_grads=True)
+        return dict(zip(leaves, gradients, strict=True))
+
+    return vjp
+
+
+scaled_dot_product_attention_vjp = _autograd(
+    scaled_dot_product_attention, mha_core.scaled_dot_product_attention_vjp
+)
+multi_head_attention_vjp = _autograd(multi_head_attention, mha_core.multi_head_attention_vjp)

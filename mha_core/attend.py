@@ -8,10 +8,10 @@ so that no key is ever repeated (HEAD-2).
 import math
 from typing import Any
 
-from mha_core.arrays import cast, compute_dtype, device, is_traced, quiet
+from mha_core.arrays import cast, compute_dtype, device, is_traced, known_finite, quiet
 from mha_core.options import Options, Sizes, scale_of
 from mha_core.result import Array, AttentionResult
-from mha_core.softmax import attended, means, products
+from mha_core.softmax import attended, means, scores
 from mha_core.values import Values, add_nonfinite, split_values
 from mha_core.visibility import Band, band_of, columns_of, visible_in
 
@@ -65,7 +65,11 @@ def _attend_rows(
     columns = slice(0, sizes.kv_len) if options.return_weights else columns_of(band, sizes, rows)
     query, key, values = query[..., rows, :], key[..., columns, :], values.at(columns)
     visible = visible_in(xp, options, sizes, band, rows, columns, device(query))
-    logits = products(xp, query, key, sizes)
-    (weights, lse, _), _ = attended(xp, logits, options, visible, rows, columns)
-    output = add_nonfinite(xp, means(xp, weights, values.finite, sizes), values, visible, sizes)
-    return AttentionResult(output, weights if options.return_weights else None, lse)
+    soft, _ = attended(xp, scores(xp, query, key, sizes, visible), options, visible, rows, columns)
+    output = means(xp, soft.weights, values.finite, sizes)
+    if visible is not None and not known_finite(xp, output):  # a row of NaN gives none to what it cannot see
+        output = means(xp, xp.where(visible, soft.weights, 0.0), values.finite, sizes)
+    if soft.occupied is not None:
+        output = xp.where(soft.occupied, output, 0.0)  # it is 0 already, and so is its derivative (GRAD-4)
+    output = add_nonfinite(xp, output, values, visible, sizes)
+    return AttentionResult(output, soft.weights if options.return_weights else None, soft.lse)

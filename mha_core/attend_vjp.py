@@ -8,7 +8,7 @@ Sums run in the dtype to compute in (GRAD-12).
 from dataclasses import dataclass
 from typing import Any
 
-from mha_core.arrays import cast, compute_dtype, device, finite, is_traced, known_finite, quiet
+from mha_core.arrays import cast, compute_dtype, device, is_traced, known_finite, quiet
 from mha_core.attend import row_blocks
 from mha_core.heads import grouped
 from mha_core.options import Options, Sizes, scale_of
@@ -33,11 +33,13 @@ class Operands:
     """(..., H, rows, d_v), the gradient of the output."""
     grad_parts: Values
     """The same in parts."""
+    finite: bool
+    """Whether query and key are known to be finite."""
 
     def at(self, rows: slice, columns: slice) -> "Operands":
         """Those of a block."""
         heads = (self.query[..., rows, :], self.key[..., columns, :], self.value[..., columns, :])
-        return Operands(*heads, self.grad[..., rows, :], self.grad_parts.at(rows))
+        return Operands(*heads, self.grad[..., rows, :], self.grad_parts.at(rows), self.finite)
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,9 @@ def attend_vjp(
     dtype = compute_dtype(xp, query.dtype)
     with quiet(xp):
         query, key, value, grad = (cast(xp, x, dtype) for x in (query, key, value, grad))
-        operands = Operands(query * scale_of(options, sizes), key, value, grad, split_values(xp, grad))
+        is_finite = known_finite(xp, query) and known_finite(xp, key)
+        query = query * scale_of(options, sizes)
+        operands = Operands(query, key, value, grad, split_values(xp, grad), is_finite)
         band = band_of(xp, options, sizes, device(query))
         joined = _Joined(xp, options, sizes)
         for rows in row_blocks(sizes, is_traced(xp, query)):
@@ -146,10 +150,13 @@ def _attend_rows_vjp(
     """What a block of query rows gives to each gradient."""
     query, key, value = operands.query, operands.key, operands.value
     logits = products(xp, query, key, sizes)
+    if not operands.finite:
+        query, key = xp.where(xp.isfinite(query), query, 0.0), xp.where(xp.isfinite(key), key, 0.0)
+        logits = logits if visible is None else xp.where(visible, logits, 0.0)  # for the slope of the softcap
     soft, tanh = attended(xp, logits, options, visible, rows, columns)
     weights, d_logits, delta = _through_softmax(xp, soft, operands, sizes, visible)
     d_products = d_logits if tanh is None else d_logits * ((1 - tanh) * (1 + tanh))  # GRAD-7
-    d_query = means(xp, d_products, finite(xp, key), sizes) * scale_of(options, sizes)
+    d_query = means(xp, d_products, key, sizes) * scale_of(options, sizes)
     d_value = _to_keys(xp, weights, operands.grad_parts.finite, sizes)
     output = None
     if with_output:
@@ -157,7 +164,7 @@ def _attend_rows_vjp(
         output = add_nonfinite(xp, means(xp, soft.weights, values.finite, sizes), values, visible, sizes)
     return HeadGradients(
         query=d_query,
-        key=_to_keys(xp, d_products, finite(xp, query), sizes),
+        key=_to_keys(xp, d_products, query, sizes),
         value=add_nonfinite_of_rows(xp, d_value, operands.grad_parts, visible, sizes),
         attn_bias=_of_bias(xp, d_logits, options, rows, columns),
         sinks=_of_sinks(xp, soft, delta),

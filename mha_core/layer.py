@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from mha_core.arrays import compute_dtype, quiet
+from mha_core.arrays import quiet
 from mha_core.attend import attend
 from mha_core.checks import check_operands, check_options, layer_sizes
 from mha_core.heads import result_of, with_past
 from mha_core.options import Options
-from mha_core.projections import joined, projected
+from mha_core.projections import heads_of, joined, reached_tokens
 from mha_core.result import Array, AttentionResult
 
 
@@ -109,12 +109,19 @@ def multi_head_attention(
     )
     sizes = layer_sizes(query, key, value, weights, biases, options)
     check_options(xp, query, options, sizes)
-    dtype = compute_dtype(xp, query.dtype)
+    inputs = (query, key, value)
     with quiet(xp):
-        query_heads = projected(xp, query, w_q, b_q, dtype)
-        key_heads = with_past(xp, past_key, projected(xp, key, w_k, b_k, dtype))
-        value_heads = with_past(xp, past_value, projected(xp, value, w_v, b_v, dtype))
-    result = attend(xp, query_heads, key_heads, value_heads, options, sizes)
-    with quiet(xp):
+        reached = reached_tokens(xp, inputs, options, sizes)
+        query_heads, key_heads, value_heads = heads_of(xp, inputs, weights, biases, reached)
+        key_heads, value_heads = with_past(xp, past_key, key_heads), with_past(xp, past_value, value_heads)
+        result = attend(xp, query_heads, key_heads, value_heads, options, sizes)
         result = result._replace(output=joined(xp, result.output, w_o, b_o))
-    return result_of(xp, result, key_heads, value_heads, query.dtype, options)
+        if past_key is not None and any(
+            x is not None for x in reached
+        ):  # what is hidden is present all the same
+            _, key_heads, value_heads = heads_of(xp, inputs, weights, biases, (None, None, None))
+            key_heads, value_heads = (
+                with_past(xp, past_key, key_heads),
+                with_past(xp, past_value, value_heads),
+            )
+        return result_of(xp, result, key_heads, value_heads, query.dtype, options)

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 
-from mha_core.arrays import cast, compute_dtype, device, is_traced, quiet
-from mha_core.attend import row_blocks
+from mha_core.arrays import cast, compute_dtype, quiet
 from mha_core.attend_vjp import attend_vjp
 from mha_core.checks import check_grad_output, check_operands, check_options, layer_sizes
 from mha_core.heads import with_past, without_past
 from mha_core.options import Options
-from mha_core.projections import joined, outer, over_tokens, projected, reaching
+from mha_core.projections import heads_of, joined, outer, over_tokens, projected, reached_tokens, tokens_of
 from mha_core.result import Array
-from mha_core.visibility import reached_in
 
 
 def multi_head_attention_vjp(
@@ -98,33 +96,29 @@ def multi_head_attention_vjp(
     sizes = layer_sizes(query, key, value, weights, biases, options)
     check_options(xp, query, options, sizes)
     check_grad_output(grad_output, query, (*query.shape[:-1], w_o.shape[-1]))
+    inputs = (query, key, value)
     dtype = compute_dtype(xp, query.dtype)
     with quiet(xp):
-        query_heads = projected(xp, query, w_q, b_q, dtype)
-        key_heads = with_past(xp, past_key, projected(xp, key, w_k, b_k, dtype))
-        value_heads = with_past(xp, past_value, projected(xp, value, w_v, b_v, dtype))
-        d_heads = projected(xp, grad_output, xp.matrix_transpose(w_o), None, dtype)
-    heads = attend_vjp(xp, query_heads, key_heads, value_heads, d_heads, options, sizes, with_output=True)
-    with quiet(xp):
-        rows, keys = reached_in(xp, options, sizes, row_blocks(sizes, is_traced(xp, query)), device(query))
-        keys = None if keys is None else without_past(past_key, keys)
-        inputs = {
-            "q": (query, w_q, rows, heads.query),
-            "k": (key, w_k, keys, without_past(past_key, heads.key)),
-            "v": (value, w_v, keys, without_past(past_value, heads.value)),
-        }
-        names = {"q": "query", "k": "key", "v": "value"}
-        gradients = {
-            names[i]: joined(xp, d_heads, xp.matrix_transpose(w), None)
-            for i, (_, w, _, d_heads) in inputs.items()
-        }
-        for i, (x, _, reached, d_heads) in inputs.items():
-            gradients[f"w_{i}"] = outer(xp, reaching(xp, x, reached, dtype), d_heads)
-        gradients["w_o"] = outer(xp, heads.output, reaching(xp, grad_output, rows, dtype))
-        for i, (_, _, _, d_heads) in inputs.items():
-            if biases[f"b_{i}"] is not None:
-                gradients[f"b_{i}"] = over_tokens(xp, d_heads)
-        if b_o is not None:
-            gradients["b_o"] = over_tokens(xp, cast(xp, grad_output, dtype)[..., None, :, :])[0, :]  # GRAD-11
-        gradients = {name: cast(xp, x, query.dtype) for name, x in gradients.items()}
+        reached = reached_tokens(xp, (*inputs, grad_output), options, sizes)
+        query_heads, key_heads, value_heads = heads_of(xp, inputs, weights, biases, reached)
+        key_heads, value_heads = with_past(xp, past_key, key_heads), with_past(xp, past_value, value_heads)
+        grad = tokens_of(xp, grad_output, None, dtype)
+        d_output = projected(xp, grad, xp.matrix_transpose(w_o), None)
+        heads = attend_vjp(
+            xp, query_heads, key_heads, value_heads, d_output, options, sizes, with_output=True
+        )
+        d_heads = (
+            heads.query,
+            without_past(past_key, heads.key),
+            without_past(past_value, heads.value),
+        )
+        gradients = {"w_o": outer(xp, heads.output, tokens_of(xp, grad_output, reached[0], dtype))}
+        gradients["b_o"] = over_tokens(xp, grad)[0, :]  # (GRAD-11)
+        for name, x, marks, d_x in zip(("query", "key", "value"), inputs, reached, d_heads, strict=True):
+            w, b = f"w_{name[0]}", f"b_{name[0]}"
+            gradients[name] = joined(xp, d_x, xp.matrix_transpose(weights[w]), None)
+            gradients[w] = outer(xp, tokens_of(xp, x, marks, dtype), d_x)
+            gradients[b] = over_tokens(xp, d_x)
+        given = {name for name in gradients if name not in biases or biases[name] is not None}
+        gradients = {name: cast(xp, x, query.dtype) for name, x in gradients.items() if name in given}
         return gradients | heads.of_options(xp, options)

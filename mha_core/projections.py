@@ -4,16 +4,57 @@ The derivative of `projected` by its tokens is `joined` by the transposed weight
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mha_core.arrays import cast, known_finite
+from mha_core.arrays import cast, compute_dtype, device, is_traced, known_finite
+from mha_core.attend import row_blocks
+from mha_core.heads import without_past
+from mha_core.options import Options, Sizes
 from mha_core.result import Array
+from mha_core.visibility import reached_in
 
 
-def projected(xp: Any, x: Array, w: Array, b: Array | None, dtype: Any) -> Array:
-    """The heads of (..., n, d_in) by (heads, d_in, d): (..., heads, n, d)."""
-    heads = xp.matmul(xp.expand_dims(cast(xp, x, dtype), axis=-3), cast(xp, w, dtype))
-    return heads if b is None else heads + xp.expand_dims(cast(xp, b, dtype), axis=-2)
+def tokens_of(xp: Any, x: Array, reached: Array | None, dtype: Any) -> Array:
+    """Tokens (..., n, d_in) for each head, or for all alike, (..., heads or 1, n, d_in), 0 where not reached."""
+    x = xp.expand_dims(cast(xp, x, dtype), axis=-3)
+    return x if reached is None else xp.where(reached, x, 0.0)
+
+
+def projected(xp: Any, tokens: Array, w: Array, b: Array | None) -> Array:
+    """The heads of (..., heads or 1, n, d_in) by (heads, d_in, d): (..., heads, n, d)."""
+    heads = xp.matmul(tokens, cast(xp, w, tokens.dtype))
+    return heads if b is None else heads + xp.expand_dims(cast(xp, b, tokens.dtype), axis=-2)
+
+
+def heads_of(
+    xp: Any,
+    inputs: Sequence[Array],
+    weights: Mapping[str, Array],
+    biases: Mapping[str, Array | None],
+    reached: Sequence[Array | None],
+) -> list[Array]:
+    """The heads of query, key and value, in the dtype to compute in."""
+    dtype = compute_dtype(xp, inputs[0].dtype)
+    return [
+        projected(xp, tokens_of(xp, x, marks, dtype), weights[f"w_{name}"], biases[f"b_{name}"])
+        for name, x, marks in zip("qkv", inputs, reached, strict=True)
+    ]
+
+
+def reached_tokens(
+    xp: Any, tokens: Sequence[Array], options: Options, sizes: Sizes
+) -> tuple[Array | None, Array | None, Array | None]:
+    """Which tokens of query, key and value see or are seen, (..., heads, n, 1); None for all.
+
+    None as well where all that is multiplied with them is known to be finite: then 0 times them is 0.
+    """
+    if all(known_finite(xp, x) for x in tokens):
+        return None, None, None
+    blocks = row_blocks(sizes, is_traced(xp, tokens[0]))
+    rows, keys = reached_in(xp, options, sizes, blocks, device(tokens[0]))
+    keys = None if keys is None else without_past(options.past_key, keys)
+    return rows, keys, keys
 
 
 def joined(xp: Any, heads: Array, w: Array, b: Array | None) -> Array:
@@ -31,12 +72,6 @@ def outer(xp: Any, x: Array, y: Array) -> Array:
 def over_tokens(xp: Any, x: Array) -> Array:
     """The sums over batch and tokens of (..., heads, n, d): (heads, d)."""
     return xp.sum(_by_head(xp, x), axis=-2)
-
-
-def reaching(xp: Any, x: Array, reached: Array | None, dtype: Any) -> Array:
-    """Tokens (..., n, d), for each head or for all alike, (..., heads or 1, n, d), 0 where not reached (GRAD-9)."""
-    x = xp.expand_dims(cast(xp, x, dtype), axis=-3)
-    return x if reached is None or known_finite(xp, x) else xp.where(reached, x, 0.0)
 
 
 def _side_by_side(xp: Any, heads: Array) -> Array:

@@ -3,7 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
-from mha_core.arrays import cast, cast_bias, device
+from mha_core.arrays import cast, cast_bias, device, finite, known_finite
 from mha_core.heads import grouped
 from mha_core.options import Options, Sizes
 from mha_core.result import Array
@@ -19,12 +19,33 @@ class Softmax(NamedTuple):
     """(..., H, rows), the log of the denominator."""
     sink_weights: Array | None = None
     """(..., H, rows, 1), what the sinks take; None without them."""
+    occupied: Array | None = None
+    """Which rows see a key, broadcasting to (..., H, rows, 1); None for all."""
 
 
 def products(xp: Any, x: Array, y: Array, sizes: Sizes) -> Array:
     """Each row of (..., H, rows, d) times each of its group's (..., G, columns, d): (..., H, rows, columns)."""
     flat = xp.matmul(grouped(xp, x, sizes), xp.matrix_transpose(y))
     return xp.reshape(flat, (*sizes.batch, sizes.num_heads, x.shape[-2], y.shape[-2]))
+
+
+def scores(xp: Any, query: Array, key: Array, sizes: Sizes, visible: Array | None) -> Array:
+    """The products of queries and keys, in whose derivative 0 times NaN or Inf is 0 (GRAD-9).
+
+    Where an operand may be either, the finite parts are multiplied, and what the others make of a visible
+    product is added: as a constant, which comparisons tell.
+    """
+    raw = products(xp, query, key, sizes)
+    if visible is None or (known_finite(xp, query) and known_finite(xp, key)):
+        return raw
+    constant = xp.zeros_like(raw)
+    for kind, number in (
+        (raw == math.inf, math.inf),
+        (raw == -math.inf, -math.inf),
+        (xp.isnan(raw), math.nan),
+    ):
+        constant = xp.where(xp.logical_and(kind, visible), number, constant)
+    return products(xp, finite(xp, query), finite(xp, key), sizes) + constant
 
 
 def means(xp: Any, weights: Array, y: Array, sizes: Sizes) -> Array:
@@ -53,30 +74,32 @@ def attended(
 
 
 def softmax(xp: Any, logits: Array, sinks: Array | None, visible: Array | None) -> Softmax:
-    """The softmax over the visible keys, the sinks (H,) in its denominator (ATT-2, ATT-12, ATT-14)."""
+    """The softmax over the visible keys, the sinks (H,) in its denominator (ATT-2, ATT-12, ATT-14).
+
+    Selections come before what could give NaN, so that its derivative is 0 where they hide (GRAD-3, GRAD-4).
+    """
     if logits.shape[-1] == 0:  # MASK-14
         lse = xp.full(logits.shape[:-1], -math.inf, dtype=logits.dtype, device=device(logits))
         return Softmax(logits, lse, None if sinks is None else xp.zeros_like(lse)[..., None])
+    occupied = None
     if visible is not None:
+        occupied = xp.any(visible, axis=-1, keepdims=True)  # decided on masks alone (MASK-15)
         logits = xp.where(visible, logits, -math.inf)  # selected, so that a masked NaN is gone (MASK-4)
     highest = xp.max(logits, axis=-1, keepdims=True)  # (..., H, rows, 1)
     if sinks is not None:
         sinks = xp.reshape(cast(xp, sinks, logits.dtype), (-1, 1, 1))  # one more column (ATT-6)
+        sinks = sinks if occupied is None else xp.where(occupied, sinks, -math.inf)
         highest = xp.maximum(highest, sinks)
-    countable = highest != -math.inf
-    if visible is not None:
-        occupied = xp.any(visible, axis=-1, keepdims=True)  # decided on masks alone (MASK-15)
-        countable = xp.logical_and(countable, occupied)
-    highest = xp.where(countable, highest, 0.0)
+    highest = xp.where(highest != -math.inf, highest, 0.0)
     exponentials = xp.exp(logits - highest)
     total = xp.sum(exponentials, axis=-1, keepdims=True)
+    drained = None
     if sinks is not None:
         drained = xp.exp(sinks - highest)
         total = total + drained  # ATT-12
-    lse = highest + xp.log(total)
-    if visible is not None:
+    if occupied is not None:
         total = xp.where(occupied, total, 1.0)  # MASK-3
+    lse = highest + xp.log(total)
+    if occupied is not None:
         lse = xp.where(occupied, lse, -math.inf)  # MASK-13
-        if sinks is not None:
-            drained = xp.where(occupied, drained, 0.0)  # GRAD-8
-    return Softmax(exponentials / total, lse[..., 0], None if sinks is None else drained / total)
+    return Softmax(exponentials / total, lse[..., 0], None if drained is None else drained / total, occupied)
