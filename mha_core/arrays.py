@@ -63,6 +63,15 @@ def finite(xp: Any, x: Array) -> Array:
     return x if known_finite(xp, x) else xp.where(xp.isfinite(x), x, 0.0)
 
 
+def without_derivative(xp: Any, x: Array) -> Array:
+    """`x` to a unit of rounding of 1 or its own, as whole parts, whose derivative is 0.
+
+    A shift that cancels would otherwise add what rounding leaves of the cancellation to a gradient.
+    """
+    whole, steps = xp.floor(x), 1 / xp.finfo(x.dtype).eps
+    return whole + xp.floor((x - whole) * steps) / steps
+
+
 def quiet(xp: Any) -> contextlib.AbstractContextManager[Any]:
     """No floating-point warnings: NaN and Inf behind a mask are legal and reach nothing (MASK-4)."""
     errstate = getattr(xp, "errstate", None)

@@ -3,7 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
-from mha_core.arrays import cast, cast_bias, device, finite, known_finite
+from mha_core.arrays import cast, cast_bias, device, finite, known_finite, without_derivative
 from mha_core.heads import grouped
 from mha_core.options import Options, Sizes
 from mha_core.result import Array
@@ -90,7 +90,7 @@ def softmax(xp: Any, logits: Array, sinks: Array | None, visible: Array | None) 
         sinks = xp.reshape(cast(xp, sinks, logits.dtype), (-1, 1, 1))  # one more column (ATT-6)
         sinks = sinks if occupied is None else xp.where(occupied, sinks, -math.inf)
         highest = xp.maximum(highest, sinks)
-    highest = xp.where(highest != -math.inf, highest, 0.0)
+    highest = without_derivative(xp, xp.where(highest != -math.inf, highest, 0.0))
     exponentials = xp.exp(logits - highest)
     total = xp.sum(exponentials, axis=-1, keepdims=True)
     drained = None

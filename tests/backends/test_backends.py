@@ -114,9 +114,10 @@ def test_what_it_declares(backend):
     assert set(backend.dtypes) <= set(names.DTYPES)
     assert backend.features == set(names.FEATURES)
     assert backend.accuracy == "fused"
-    for operation in (names.SDPA, names.MHA):
+    for operation in names.OPERATIONS:
         parameters = inspect.signature(getattr(backend, operation)).parameters
-        assert set(names.OPTIONS) <= set(parameters)
+        returned = {"return_weights", "return_lse"} if operation.endswith("_vjp") else set()
+        assert set(names.OPTIONS) - returned <= set(parameters)
 
 
 def test_features_are_those_of_the_suite():
@@ -172,6 +173,66 @@ def test_masked_nan_gives_nothing(backend):
     got = run(backend, names.SDPA, HEADS | {"value": value}, "float32", **OPTIONS)
     wanted = run(backend, names.SDPA, HEADS, "float32", **OPTIONS)
     np.testing.assert_array_equal(as_float64(got.output), as_float64(wanted.output))
+
+
+def gradients(backend, operation, arrays, dtype, **options):
+    """Gradients by name in float64, each seen to have its argument's shape."""
+    got = run(backend, operation, arrays, dtype, **options)
+    assert {name: tuple(x.shape) for name, x in got.items()} == {
+        name: x.shape for name, x in arrays.items() if name not in NO_GRADIENT
+    }
+    return {name: as_float64(x) for name, x in got.items()}
+
+
+NO_GRADIENT = ("grad_output", "past_key", "past_value", "mask", "kv_lengths")
+GRADIENT_OPTIONS = {name: x for name, x in OPTIONS.items() if not name.startswith("return_")}
+HEADS_VJP = HEADS | {"grad_output": RNG.standard_normal((2, 4, 3, 7))}
+LAYER_VJP = LAYER | {"grad_output": RNG.standard_normal((2, 3, 2))}
+
+
+@pytest.mark.covers("GRAD-1", "GRAD-2")
+@pytest.mark.parametrize(
+    ("operation", "arrays", "options"),
+    [(names.SDPA_VJP, HEADS_VJP, GRADIENT_OPTIONS), (names.MHA_VJP, LAYER_VJP, {})],
+)
+def test_its_gradients_are_those_of_numpy_in_float64(backend, operation, arrays, options):
+    reference = importlib.import_module("backends.numpy_backend")
+    for dtype in dtypes_without_a_switch(backend):
+        rounded = {
+            n: x.astype(DTYPES[dtype]).astype(np.float64) if x.dtype.kind == "f" else x
+            for n, x in arrays.items()
+        }
+        wanted = gradients(reference, operation, rounded, "float64", **options)
+        got = gradients(backend, operation, arrays, dtype, **options)
+        limit = 4 * LIMITS[dtype]
+        for name, x in got.items():
+            np.testing.assert_allclose(x, wanted[name], rtol=limit, atol=limit, err_msg=name)
+
+
+@pytest.mark.covers("GRAD-3", "GRAD-9")
+def test_masked_nan_reaches_no_gradient(backend):
+    spoilt = {name: HEADS_VJP[name].copy() for name in ("key", "value")}
+    for x in spoilt.values():
+        x[1, :, 4:] = math.nan  # behind kv_lengths, the past counted
+    got = gradients(backend, names.SDPA_VJP, HEADS_VJP | spoilt, "float32", **GRADIENT_OPTIONS)
+    wanted = gradients(backend, names.SDPA_VJP, HEADS_VJP, "float32", **GRADIENT_OPTIONS)
+    for name, x in got.items():
+        np.testing.assert_allclose(x, wanted[name], atol=1e-6, err_msg=name)
+    assert (got["key"][1, :, 4:] == 0).all()
+
+
+@pytest.mark.covers("GRAD-14")
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"grad_output": np.ones((2, 4, 3, 6))}, ValueError),
+        ({"grad_output": np.ones((2, 4, 3, 7), np.int32)}, TypeError),
+        ({"mask": np.ones((3, 6), bool)}, ValueError),
+    ],
+)
+def test_its_gradients_refuse_what_is_wrong(backend, change, error):
+    with pytest.raises(error, match=r"\([A-Z]+-\d+\)(\n|$)"):
+        run(backend, names.SDPA_VJP, HEADS_VJP | change, "float32", **GRADIENT_OPTIONS)
 
 
 def test_jit_compiles_once_for_each_choice_of_options():
