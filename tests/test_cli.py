@@ -388,13 +388,15 @@ def test_the_report_s_path_is_tried_before_the_target(command: Called, tmp_path:
 
 
 def test_help_shows_examples(command: Called) -> None:
-    for call in ([], ["run"], ["list"], ["show"], ["explain"], ["report"], ["trace"]):
+    names = ["run", "init", "list", "show", "explain", "report", "vectors", "trace"]
+    for call in ([], *([name] for name in names), ["vectors", "export"], ["vectors", "verify"]):
         status, out, _ = command(*call, "--help")
         assert status == 0
         assert "\b" not in out
-        heading = out.splitlines().index("  Examples:" if call in (["run"], ["explain"]) else "  Example:")
+        (heading,) = (n for n, line in enumerate(out.splitlines()) if line in ("  Example:", "  Examples:"))
         examples = out.splitlines()[heading + 1 :]
         assert examples
+        assert (len(examples) > 1) == (out.splitlines()[heading] == "  Examples:")
         assert all(
             line.startswith(f"    {' '.join(['mha-conformance', *call])} ".rstrip()) for line in examples
         )
