@@ -4,6 +4,10 @@ from conformance.defects.bank import (
     bias,
     cache,
     causal,
+    grad_formulas,
+    grad_layer,
+    grad_masks,
+    grad_sums,
     heads,
     independence,
     lengths,
@@ -44,6 +48,10 @@ BANK: dict[str, tuple[Defect, ...]] = {
         precision,
         tiles,
         independence,
+        grad_formulas,
+        grad_masks,
+        grad_sums,
+        grad_layer,
         validation,
     )
 }
