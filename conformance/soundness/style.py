@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from conformance.defects.reference import Call
+from conformance.defects.call import Call
 from conformance.soundness.sums import PRODUCTS, Product, fewer_bits
 from conformance.vectors.case import Array
 

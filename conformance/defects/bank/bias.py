@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.ways import dropped, first, output, rounded, shown, weighed
+from conformance.defects.call import Call
 from conformance.defects.defect import HALF, Change, Defect, at
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Call
 from conformance.vectors.case import Array
 
 

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.ways import after, output
+from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Call, project
+from conformance.defects.reference import project
 from conformance.vectors.case import Array
 
 _PRESENT = ("present_key", "present_value")

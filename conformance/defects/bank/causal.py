@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.ways import dropped, first, shown
+from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Call
 
 
 def _causal(rule: Any) -> Change:

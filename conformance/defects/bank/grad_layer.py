@@ -7,10 +7,11 @@ import ml_dtypes
 import numpy as np
 
 from conformance.defects.bank.ways import after
+from conformance.defects.call import Call
 from conformance.defects.checks import without
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Call, Steps
+from conformance.defects.reference import Steps
 
 
 def _projection(change: Any, *names: str) -> Change:

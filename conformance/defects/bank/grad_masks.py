@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.ways import after
+from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect, at
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Call, Steps
+from conformance.defects.reference import Steps
 
 
 def _seen_backward(*options: str) -> Change:
@@ -18,7 +19,7 @@ def _seen_backward(*options: str) -> Change:
         held = {name: getattr(c, name) for name in options}
         if all(value is None or value is False for value in held.values()):
             return R.compute_gradients(s, c)
-        forgotten = {name: False if name == "is_causal" else None for name in options}
+        forgotten: dict[str, Any] = {name: False if name == "is_causal" else None for name in options}
         return R.compute_gradients(s, replace(c, **forgotten))
 
     return {"compute_gradients": compute}

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.ways import after, cut, output, rounded
+from conformance.defects.call import Call
 from conformance.defects.defect import HALF, WIDE, Change, Defect, at
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Call
 from conformance.vectors.case import Array
 
 _ONLY_64 = at(("float32", *HALF), "float32 is what these are computed in")

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.defects.bank.ways import after, dropped, output
+from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Call, project
+from conformance.defects.reference import project
 from conformance.vectors.case import Array
 
 _INPUT = {"q": "query", "k": "key", "v": "value"}

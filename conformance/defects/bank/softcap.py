@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.ways import dropped, weighed
+from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Call, Steps
+from conformance.defects.reference import Steps
 from conformance.vectors.case import Array
 
 

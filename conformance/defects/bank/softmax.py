@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.ways import after, logits, output, products, weighed
+from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Call
 from conformance.vectors.case import Array
 
 

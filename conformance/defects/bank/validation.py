@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from conformance.defects.call import Call
 from conformance.defects.checks import without
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Call, Steps
+from conformance.defects.reference import Steps
 
 _NEEDS = ("validation",)
 
