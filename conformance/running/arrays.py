@@ -31,10 +31,13 @@ class UnreadableError(Exception):
 
 # Memory
 
+SHARED = "shared"
+"""An operand that is the very array which the query is; `call` hands that in."""
+
 
 def lay_out(array: Array, how: str | None) -> Array:
     """The same values, lying in memory as a case wants them; writable in C order by default."""
-    if how is None:
+    if how in (None, SHARED):
         return np.array(array, order="C")
     if how == "transposed":
         return np.ascontiguousarray(array.T).T

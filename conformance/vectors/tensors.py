@@ -18,6 +18,7 @@ JSON_DTYPES: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype(ml_dtypes.bfloat16),
     "BOOL": np.dtype(np.bool_),
     "I64": np.dtype(np.int64),
+    "I32": np.dtype(np.int32),
 }
 """Dtype tags of a tensor file: safetensors' own names."""
 _TAGS = {dtype: tag for tag, dtype in JSON_DTYPES.items()}
