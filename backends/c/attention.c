@@ -64,8 +64,8 @@ static long size(const Array *a, int from_end) { return a->rank < from_end ? 1 :
 static int decode(const char *entry, Array *a) { /* 0 where there is none, or one that cannot be read */
     if (!entry) return 0;
     const char *dtype = member(entry, "dtype"), *shape = member(entry, "shape"), *text = member(entry, "data");
-    const int whole = same(dtype, "int64");
-    const size_t width = whole || same(dtype, "float64") ? 8 : same(dtype, "float32") ? 4 : same(dtype, "bool");
+    const int whole = same(dtype, "int64"), half = same(dtype, "int32");
+    const size_t width = whole || same(dtype, "float64") ? 8 : half || same(dtype, "float32") ? 4 : same(dtype, "bool");
     if (!width) return 0;
     a->rank = 0, a->count = 1;
     for (const char *p = blank(shape + 1); *p != ']' && a->rank < AXES; p = blank(after(p)))
@@ -81,7 +81,9 @@ static int decode(const char *entry, Array *a) { /* 0 where there is none, or on
     for (long i = 0; i < a->count; i++) {
         float narrow;
         int64_t integer;
+        int32_t number;
         if (whole) memcpy(&integer, bytes + 8 * i, 8), a->data[i] = (double)integer;
+        else if (half) memcpy(&number, bytes + 4 * i, 4), a->data[i] = number;
         else if (width == 8) memcpy(a->data + i, bytes + 8 * i, 8);
         else if (width == 4) memcpy(&narrow, bytes + 4 * i, 4), a->data[i] = narrow;
         else a->data[i] = bytes[i];

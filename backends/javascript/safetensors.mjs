@@ -2,11 +2,8 @@
 import { readFileSync } from "node:fs";
 
 const TYPES = {
-<<<<<<< HEAD
-  F64: Float64Array, F32: Float32Array, F16: Uint16Array, BF16: Uint16Array, I64: BigInt64Array, BOOL: Uint8Array,
-=======
-  F64: Float64Array, F32: Float32Array, F16: Uint16Array, I64: BigInt64Array, I32: Int32Array, BOOL: Uint8Array,
->>>>>>> 1428fd2 (Cases for the holes of the coverage table: sizes, dtypes, options asked for at once, one array for all)
+  F64: Float64Array, F32: Float32Array, F16: Uint16Array, BF16: Uint16Array,
+  I64: BigInt64Array, I32: Int32Array, BOOL: Uint8Array,
 };
 
 export function readSafetensors(path) {

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.vectors.generate.cases.numerics import HALF
+from conformance.vectors.generate.cases.numerics import signature_sets
 from conformance.vectors.generate.draft import Draft, attend, project
 from conformance.vectors.generate.draws import Draws, round_to_bits
 
@@ -38,7 +38,7 @@ SIGNATURES = 3
 
 def drafts(seed: int, count: int) -> Iterator[Draft]:
     """The signature sets of a seed, then random cases, of which every fourth is a layer."""
-    yield from _signatures(seed)
+    yield from signature_sets(f"fresh/{seed}-")
     rng = random.Random(f"soundness/{seed}")
     pairs: list[tuple[str, ...]] = []
     for number in range(count - SIGNATURES):
@@ -46,19 +46,6 @@ def drafts(seed: int, count: int) -> Iterator[Draft]:
             pairs = [(), *itertools.combinations(OPTIONS, 2)]
             rng.shuffle(pairs)
         yield _random(f"fresh/{seed}-{number}", rng, pairs.pop(), layer=number % 4 == 3)
-
-
-def _signatures(seed: int) -> Iterator[Draft]:
-    sizes: dict[str, Any] = {"batch": (1,), "heads": 2, "q_len": 12, "kv_len": 40}
-    note = "A signature set of another seed."
-    yield attend(f"fresh/{seed}-gauss", note, "NUM-7", d_k=64, signatures={"gain": HALF}, **sizes)
-    value = round_to_bits(Draws(f"fresh/{seed}-offset").gauss(1, 2, 40, 32) + 4.0)
-    yield attend(
-        f"fresh/{seed}-v-offset", note, "NUM-7", d_k=32, value=value, signatures={"gain": HALF}, **sizes
-    )
-    sizes |= {"heads": 3, "kv_len": 48}
-    asked = {"gain": ("float32",), "scale": HALF}
-    yield attend(f"fresh/{seed}-dk7", note, "NUM-7", d_k=7, sigma=2.0, signatures=asked, **sizes)
 
 
 def _random(name: str, rng: random.Random, options: tuple[str, ...], layer: bool) -> Draft:

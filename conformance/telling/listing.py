@@ -16,6 +16,8 @@ from conformance.telling.requirements import read_requirements
 from conformance.telling.text import counted, plain
 from conformance.vectors import load
 from conformance.vectors.case import Array, Bound, Case, Golden
+from conformance.vectors.coverage import HOLES
+from conformance.vectors.coverage import coverage as coverage_of
 
 Entry = dict[str, Any]
 
@@ -108,6 +110,19 @@ def defects() -> list[Entry]:
     ]
 
 
+def coverage() -> list[Entry]:
+    """Every cell of the table of coverage, with the cases that hold it."""
+    return [
+        {
+            "part": cell.part,
+            "cell": cell.name,
+            "cases": list(cell.cases),
+            "note": HOLES.get((cell.part, cell.name), "") if not cell.cases else "",
+        }
+        for cell in coverage_of(load.load_vectors().cases)
+    ]
+
+
 def read_defects() -> tuple[Defect, ...]:
     """The bank, which a run has no need of."""
     from conformance.defects.bank import DEFECTS
@@ -120,6 +135,7 @@ LISTS: dict[str, tuple[Callable[[], list[Entry]], tuple[str, ...]]] = {
     "cases": (cases, ("id", "note")),
     "requirements": (requirements, ("id", "title", "notes", "cases")),
     "features": (features, ("name", "claimed", "cases")),
+    "coverage": (coverage, ("part", "cell", "cases", "note")),
     "defects": (defects, ("id", "violates", "sentence")),
     "profiles": (profiles, ("name", "cases", "features", "note")),
 }

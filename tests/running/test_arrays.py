@@ -15,7 +15,7 @@ from conformance.running.target import adopt
 from conformance.vectors.case import Array
 
 VALUES = np.arange(24.0).reshape(2, 3, 4) - 7
-MEMORY = (None, "transposed", "reversed", "readonly", "unaligned")
+MEMORY = (None, "transposed", "reversed", "readonly", "unaligned", "shared")
 
 
 def stored(dtype: str) -> Array:
@@ -117,6 +117,24 @@ def test_written_inputs_are_found(array_type: str, how: str | None) -> None:
     inputs = {name: stored("float32") for name in ("query", "key", "value")}
     answer = call(adopt(Writing, "x"), SDPA, inputs, {}, {"value": how} if how else {})
     assert (answer.kind, answer.message) == ("wrong", "value was written to during the call (IND-5)")
+
+
+@pytest.mark.parametrize("array_type", ["numpy", "torch"])
+@pytest.mark.covers("IND-2")
+def test_a_shared_operand_is_the_query_itself(array_type: str) -> None:
+    pytest.importorskip(array_type)
+    seen = []
+
+    class Watching:
+        def scaled_dot_product_attention(self, query: Any, key: Any, value: Any) -> Any:
+            seen.append((key is query, value is query))
+            return query
+
+    Watching.array_type = array_type  # type: ignore[attr-defined]
+    inputs = {name: stored("float32") for name in ("query", "key", "value")}
+    for memory in ({}, {"key": "shared"}, {"key": "shared", "value": "shared"}):
+        assert call(adopt(Watching, "x"), SDPA, inputs, {}, memory).kind == "outputs"
+    assert seen == [(False, False), (True, False), (True, True)]
 
 
 @pytest.mark.covers("IND-5")

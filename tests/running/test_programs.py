@@ -163,6 +163,7 @@ def test_a_reader_of_safetensors_in_a_few_lines(tmp_path: Path) -> None:
         "bfloat16": "BF16",
         "bool": "BOOL",
         "int64": "I64",
+        "int32": "I32",
     }
     for name in ("mask.safetensors", "causal.safetensors"):
         file = tmp_path / "vectors" / name

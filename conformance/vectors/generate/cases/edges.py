@@ -77,8 +77,8 @@ def _sizes() -> Iterator[Draft]:
 
 def _dtypes() -> Iterator[Draft]:
     draws = Draws("edges/dtypes")
-    lengths = {"kv_lengths": np.array([4, 6], np.int32)}
-    yield attend("mask/kv-lengths-int32", "Lengths in 32-bit integers.", "MASK-12", **lengths)
+    lengths = np.array([4, 6], np.int32)
+    yield attend("mask/kv-lengths-int32", "Lengths in 32-bit integers.", "MASK-12", kv_lengths=lengths)
     yield attend(
         "causal/offset-int32",
         "An offset for each batch entry in 32-bit integers, beyond what eight bits hold.",
@@ -166,6 +166,17 @@ def _asked() -> Iterator[Draft]:
             **given,
             **_BOTH,
         )
+    yield attend(
+        "pairs/asked-value-dim-past",
+        "Weights and lse are asked for over a past with values wider than the keys.",
+        "ATT-13",
+        "ATT-14",
+        "CACHE-3",
+        "SHAPE-3",
+        past=3,
+        d_v=6,
+        **_BOTH,
+    )
     yield project(
         "pairs/asked-layer",
         "Weights and lse of a layer are asked for under a window, a softcap and a given scale.",
@@ -243,7 +254,7 @@ def _hidden() -> Iterator[Draft]:
     heads = {"heads": 4, "kv_heads": 2}
     lengths = np.array([5, 7])
     key, value = draws.gauss(2, 2, 7, 4), draws.gauss(2, 2, 7, 4)
-    key[0, :, 5:], value[0, :, 5:] = np.nan, np.inf
+    key[0, :, 5:], value[0, 0, 5:], value[0, 1, 5:] = np.nan, np.inf, -np.inf
     hidden: dict[str, Any] = {"key": key, "value": value, "kv_lengths": lengths, **heads}
     yield attend(
         "nonfinite/unwritten-grouped",
