@@ -38,7 +38,7 @@ SIZES: Mapping[str, Sequence[int]] = {
     "heads": (1, 2, 3, 6, 9),
     "kv_heads": (1, 2, 3),
     "batch": (0, 1, 2, 3, 5, 8),
-    "past": (0, 3, 20),
+    "past": (3, 20),
 }
 PAIRED = (
     "mask",

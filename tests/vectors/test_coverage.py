@@ -43,9 +43,11 @@ def test_the_table_is_as_large_as_it_says():
     assert set(HOLES) <= set(CELLS)
 
 
-def test_no_cell_is_held_by_every_case():
+def test_no_cell_is_held_by_most_cases():
     # a test that is always true would hold its cell full whatever is missing
-    assert all(len(cases) < len(FORWARD) * 0.9 for cases in CELLS.values())
+    for (part, name), cases in CELLS.items():
+        if part in OTHER and part != "batch axes":
+            assert len(cases) < len(FORWARD) / 2, name
 
 
 @pytest.mark.parametrize("part", [part for part in OTHER if part not in ("batch axes", "shapes")])
