@@ -72,11 +72,12 @@ def refused(both: Both, target: Any, policy: str) -> set[str]:
         got = named(target.scaled_dot_product_attention(**both.call))
         outputs = {name: np.asarray(x) for name, x in got.items() if x is not None}
         form = form_of(both.onnx, outputs, target.scaled_dot_product_attention, both.call)
+        form = {name: x for name, x in form.items() if x is not None}
     except Exception:
         return set(RULES)
-    found = {ONNX} if both.onnx.problem(form) else set()
-    if found and any(form[name].shape != x.shape for name, x in both.onnx.wanted.items()):
+    if any(np.shape(form.get(name)) != x.shape for name, x in both.onnx.wanted.items()):
         return set(RULES)
+    found = {ONNX} if both.onnx.problem(form) else set()
     pairs = [(np.asarray(form[name], np.float64), np.asarray(x, np.float64)) for name, x in both.onnx.wanted.items()]
     found |= {rule for rule in FIXED if rule != ONNX and not _close(pairs, *FIXED[rule][both.dtype])}
     if judge(both.case, both.dtype, policy, outputs).verdict == "fail":
