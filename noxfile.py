@@ -27,6 +27,21 @@ BACKENDS = {
 }
 """Session -> what it installs beside the project, and the targets that it runs."""
 
+LIBRARIES = ["onnx==1.23.2", "onnxruntime==1.32.0", "keras==3.15.1", "jax==0.10.2"]
+"""What backends/known was written for: another release deviates elsewhere, and is a run of its own."""
+THIRD_PARTY = {
+    "torch-sdpa-math": [],
+    "torch-sdpa-flash": [],
+    "torch-mha": [],
+    "onnx-reference": [],
+    "onnxruntime": [],
+    "onnxruntime-contrib": [],
+    "keras": [],
+    # One compilation a shape: float64, float16 and bfloat16 are left out, and known for whoever runs them.
+    "jax-nn": ["--dtype", "float32", "-j", "2"],
+}
+"""Target -> arguments of its run."""
+
 nox.needs_version = ">=2024.10"
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_existing_virtualenvs = not CI
@@ -64,6 +79,41 @@ def tests(session: nox.Session) -> None:
     frameworks = [requirement for requirements, _ in BACKENDS.values() for requirement in requirements]
     session.install("-e", ".", *frameworks, *group("test"), *group("browser"))  # trace reads it
     session.run("pytest", *(session.posargs or ["-n", "2"]), env=ONE_THREAD)
+
+
+@nox.session
+def third_party(session: nox.Session) -> None:
+    """Real libraries against the suite, each with its known deviations, in one table; and the official ONNX cases."""
+    if not TORCH:
+        message = "torch is tested on Python 3.11, where a small CPU file of the pinned release exists"
+        session.error(message) if CI else session.skip(message)
+    session.install("-e", ".", *TORCH, *LIBRARIES, *group("test"))
+    reports = []
+    for target, arguments in THIRD_PARTY.items():
+        reports.append(f"{REPORTS}/{target}.json")
+        known = f"backends/known/{target}.toml"
+        session.run(
+            "mha-conformance",
+            "run",
+            target,
+            "-q",
+            "--report",
+            reports[-1],
+            "--baseline",
+            known,
+            *arguments,
+            env=ONE_THREAD,
+        )
+    session.run("pytest", "tests/third_party", "tests/backends/test_third_party.py", "-q", env=ONE_THREAD)
+    session.run("python", "tests/third_party/table.py", *reports)
+
+
+@nox.session
+def onnx_comparison(session: nox.Session) -> None:
+    """The bank's defects under the official ONNX cases and under this suite, by four tolerances."""
+    session.install("-e", ".", *TORCH, *LIBRARIES, *group("oracle"))
+    arguments = session.posargs or ["-j", "2"]
+    session.run("python", "tests/third_party/onnx_comparison.py", *arguments, env=ONE_THREAD)
 
 
 @nox.session

@@ -15,7 +15,20 @@ version = jax.__version__
 array_type = "jax"
 dtypes = ("float64", "float32", "float16", "bfloat16")
 features = frozenset(
-    "mask attn_bias is_causal q_offset window kv_lengths scale return_lse gqa broadcast empty validation".split()
+    [
+        "mask",
+        "attn_bias",
+        "is_causal",
+        "q_offset",
+        "window",
+        "kv_lengths",
+        "scale",
+        "return_lse",
+        "gqa",
+        "broadcast",
+        "empty",
+        "validation",
+    ]
 )
 accuracy = "fused"
 layout = "blhd"

@@ -15,7 +15,17 @@ version = f"{keras.__version__} on {keras.backend.backend()}"
 array_type = keras.backend.backend()
 dtypes = ("float64", "float32", "float16", "bfloat16")
 features = frozenset(
-    "mask is_causal q_offset window return_weights gqa value_dim broadcast empty".split()
+    {
+        "mask",
+        "is_causal",
+        "q_offset",
+        "window",
+        "return_weights",
+        "gqa",
+        "value_dim",
+        "broadcast",
+        "empty",
+    }
 )
 accuracy = "eager"
 
@@ -67,9 +77,7 @@ def multi_head_attention(
     dtype = keras.backend.standardize_dtype(query.dtype)
     biased = any(b is not None for b in (b_q, b_k, b_v, b_o))
     sliding = _sliding(window, is_causal, query.shape[-2] + key.shape[-2])
-    layer = _layer(
-        w_q, w_k, w_v, w_o, query.shape[-1], use_bias=biased, sliding_window=sliding, dtype=dtype
-    )
+    layer = _layer(w_q, w_k, w_v, w_o, query.shape[-1], use_bias=biased, sliding_window=sliding, dtype=dtype)
     layer.build(tuple(query.shape), tuple(value.shape), tuple(key.shape))
     dense = [getattr(layer, f"_{part}_dense") for part in ("query", "key", "value", "output")]
     for part, w, b in zip(dense, (w_q, w_k, w_v, w_o), (b_q, b_k, b_v, b_o), strict=True):

@@ -11,8 +11,23 @@ Run = Callable[[ModelProto, Mapping[str, Any]], Sequence[Any]]
 """Runs a model on inputs by name, and returns its outputs in order."""
 
 FEATURES = frozenset(
-    "mask attn_bias is_causal q_offset window kv_lengths scale softcap cache return_weights "
-    "gqa value_dim broadcast empty validation".split()
+    {
+        "mask",
+        "attn_bias",
+        "is_causal",
+        "q_offset",
+        "window",
+        "kv_lengths",
+        "scale",
+        "softcap",
+        "cache",
+        "return_weights",
+        "gqa",
+        "value_dim",
+        "broadcast",
+        "empty",
+        "validation",
+    }
 )
 
 
@@ -24,13 +39,16 @@ def model(
     domain: str = "",
     **attributes: Any,
 ) -> ModelProto:
-    """One node; an input that is None is not given, an output's value is its dtype, or None if not wanted."""
+    """One node; an input that is None is not given, an output is None, or has a dtype and a rank."""
 
-    def declared(name: str, dtype: Any) -> Any:
-        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), None)
+    def declared(name: str, dtype: Any, rank: int) -> Any:
+        """Of any size: what is wrong with the sizes is for the operator to find."""
+        return helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [None] * rank
+        )
 
     given = {name: x for name, x in inputs.items() if x is not None}
-    wanted = {name: dtype for name, dtype in outputs.items() if dtype is not None}
+    wanted = {name: form for name, form in outputs.items() if form is not None}
     node = helper.make_node(
         operator,
         _places(inputs, given),
@@ -41,8 +59,8 @@ def model(
     graph = helper.make_graph(
         [node],
         operator,
-        [declared(name, x.dtype) for name, x in given.items()],
-        [declared(name, dtype) for name, dtype in wanted.items()],
+        [declared(name, x.dtype, x.ndim) for name, x in given.items()],
+        [declared(name, dtype, rank) for name, (dtype, rank) in wanted.items()],
     )
     opsets = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
     return helper.make_model(graph, opset_imports=opsets, ir_version=min(onnx.IR_VERSION, 13))
@@ -101,12 +119,13 @@ class OnnxAttention:
             "past_value": past_value,
             "nonpad_kv_seqlen": None if kv_lengths is None else _int64(kv_lengths),
         }
-        past = None if past_key is None else query.dtype
+        wanted = (query.dtype, 4)
+        present = None if past_key is None else wanted
         outputs = {
-            "output": query.dtype,
-            "present_key": past,
-            "present_value": past,
-            "weights": query.dtype if return_weights else None,
+            "output": wanted,
+            "present_key": present,
+            "present_value": present,
+            "weights": wanted if return_weights else None,
         }
         sides: tuple[Any, ...] = (None, None) if window is None else window
         one_node = model(
@@ -122,8 +141,8 @@ class OnnxAttention:
             qk_matmul_output_mode=3 if return_weights else None,
         )
         given = {name: x for name, x in inputs.items() if x is not None}
-        wanted = [name for name, dtype in outputs.items() if dtype is not None]
-        return dict(zip(wanted, self._run(one_node, given), strict=True))
+        names = [name for name, form in outputs.items() if form is not None]
+        return dict(zip(names, self._run(one_node, given), strict=True))
 
 
 def _int64(lengths: Any) -> Any:
@@ -135,14 +154,18 @@ def _check_one_mask(mask: Any, attn_bias: Any) -> None:
     """The one argument attn_mask is a mask if it is boolean, and a bias if it is floating."""
     if mask is not None and attn_bias is not None:
         raise NotImplementedError("attn_mask is boolean or added, not both at once")
-    if (mask is not None and mask.dtype.kind not in "biu") or (attn_bias is not None and attn_bias.dtype == bool):
+    if (mask is not None and mask.dtype.kind not in "biu") or (
+        attn_bias is not None and attn_bias.dtype == bool
+    ):
         raise NotImplementedError("whether attn_mask is added is said by its dtype alone")
 
 
 def _check_place(query: Any, past_key: Any, kv_lengths: Any, q_offset: Any) -> None:
     """The first query stands where the past or the lengths put it; no attribute moves it."""
     lengths = kv_lengths is not None and past_key is None
-    place = np.asarray(kv_lengths) - query.shape[-2] if lengths else 0 if past_key is None else past_key.shape[-2]
+    place = (
+        np.asarray(kv_lengths) - query.shape[-2] if lengths else 0 if past_key is None else past_key.shape[-2]
+    )
     wanted = 0 if q_offset is None and lengths else place if q_offset is None else q_offset
     if np.any(np.asarray(wanted) != place):
         raise NotImplementedError("the first query stands at the past's length, or at n - q_len with lengths")

@@ -1,6 +1,6 @@
 """The official test cases of the ONNX operator Attention, put to an attention of the suite's signature.
 
-python -m backends.onnx_cases [TARGET]    runs them all on a target, mha_core on NumPy by default
+python -m backends.onnx_cases [TARGET]    runs them all on a target, backends.numpy_backend by default
 """
 
 import importlib
@@ -141,7 +141,9 @@ def form_of(
     found = {"Y": output}
     found |= {name: got[name] for name in ("present_key", "present_value") if name in case.wanted}
     if "qk_matmul_output" in case.wanted:
-        found["qk_matmul_output"] = got.get("weights") if case.mode == WEIGHTS else _logits(attention, call, case.mode)
+        found["qk_matmul_output"] = (
+            got.get("weights") if case.mode == WEIGHTS else _logits(attention, call, case.mode)
+        )
     return found
 
 

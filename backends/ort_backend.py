@@ -29,7 +29,18 @@ class Contrib:
     dtypes = ("float32", "float16")
     accuracy = "eager"
     features = frozenset(
-        "mask attn_bias is_causal q_offset scale cache value_dim broadcast empty validation".split()
+        {
+            "mask",
+            "attn_bias",
+            "is_causal",
+            "q_offset",
+            "scale",
+            "cache",
+            "value_dim",
+            "broadcast",
+            "empty",
+            "validation",
+        }
     )
 
     def scaled_dot_product_attention(
@@ -58,16 +69,20 @@ class Contrib:
             "key": _side_by_side(key),
             "value": _side_by_side(value),
             "bias": None,
-            "key_padding_mask": None if mask is None else _key_padding(mask, batch, q_len, past + key.shape[-2]),
-            "attention_bias": None if attn_bias is None else _four_axes(attn_bias, q_len, past + key.shape[-2]),
+            "key_padding_mask": None
+            if mask is None
+            else _key_padding(mask, batch, q_len, past + key.shape[-2]),
+            "attention_bias": None
+            if attn_bias is None
+            else _four_axes(attn_bias, q_len, past + key.shape[-2]),
             "past_key": past_key,
             "past_value": past_value,
         }
-        present = None if past_key is None else query.dtype
+        present = None if past_key is None else (query.dtype, 4)
         one_node = model(
             "MultiHeadAttention",
             inputs,
-            {"output": query.dtype, "present_key": present, "present_value": present},
+            {"output": (query.dtype, 3), "present_key": present, "present_value": present},
             21,
             "com.microsoft",
             num_heads=heads,

@@ -11,7 +11,7 @@ name = "torch-mha"
 version = torch.__version__
 array_type = "torch"
 dtypes = ("float64", "float32", "float16", "bfloat16")
-features = frozenset("mask attn_bias is_causal q_offset return_weights broadcast empty".split())
+features = frozenset(["mask", "attn_bias", "is_causal", "q_offset", "return_weights", "broadcast", "empty"])
 accuracy = "eager"
 
 pad = torch.nn.functional.pad
@@ -34,7 +34,9 @@ def _parameters(width: int, w: Mapping[str, Any], b: Mapping[str, Any], shared: 
     return found
 
 
-def _masks(query: Any, key: Any, num_heads: int, mask: Any, attn_bias: Any, is_causal: bool) -> dict[str, Any]:
+def _masks(
+    query: Any, key: Any, num_heads: int, mask: Any, attn_bias: Any, is_causal: bool
+) -> dict[str, Any]:
     """The arguments for what is visible; here True hides, and a mask over keys alone has a place of its own."""
     q_len, kv_len, batch = query.shape[-2], key.shape[-2], query.shape[:-2]
     found: dict[str, Any] = {}
@@ -108,7 +110,16 @@ def multi_head_attention(
 
 
 def multi_head_attention_vjp(
-    query: Any, key: Any, value: Any, grad_output: Any, *, w_q: Any, w_k: Any, w_v: Any, w_o: Any, **options: Any
+    query: Any,
+    key: Any,
+    value: Any,
+    grad_output: Any,
+    *,
+    w_q: Any,
+    w_k: Any,
+    w_v: Any,
+    w_o: Any,
+    **options: Any,
 ) -> Mapping[str, Any]:
     """Gradients, as autograd computes them."""
     given = {"query": query, "key": key, "value": value, "w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}

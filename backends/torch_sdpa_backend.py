@@ -17,7 +17,18 @@ class KernelOfTorch:
     array_type = "torch"
     dtypes = ("float64", "float32", "float16", "bfloat16")
     features = frozenset(
-        "mask attn_bias is_causal q_offset scale gqa value_dim broadcast empty validation".split()
+        [
+            "mask",
+            "attn_bias",
+            "is_causal",
+            "q_offset",
+            "scale",
+            "gqa",
+            "value_dim",
+            "broadcast",
+            "empty",
+            "validation",
+        ]
     )
 
     def __init__(self, name: str, kernel: Any, accuracy: str) -> None:

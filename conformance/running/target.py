@@ -24,7 +24,15 @@ from conformance.vectors.case import Array
 
 GROUP = "mha_conformance.implementations"
 LAYOUTS = ("bhld", "blhd")
-EXTRAS = {"torch": "torch", "jax": "jax", "jaxlib": "jax", "array_api_strict": "strict"}
+EXTRAS = {
+    "torch": "torch",
+    "jax": "jax",
+    "jaxlib": "jax",
+    "array_api_strict": "strict",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "keras": "keras",
+}
 """Library -> the extra of this distribution that installs it."""
 
 

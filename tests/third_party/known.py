@@ -85,7 +85,9 @@ def write(report: dict[str, Any], known: Sequence[Reason]) -> list[str]:
     for entry in entries(report, known):
         count += 1
         if entry["reason"] is None:
-            missing.append(f"{target['source']} {entry['case']} {' '.join(entry['dtypes'])}: {entry['message']}")
+            missing.append(
+                f"{target['source']} {entry['case']} {' '.join(entry['dtypes'])}: {entry['message']}"
+            )
             continue
         lines += ["", "[[known]]"]
         lines += [f"{name} = {json.dumps(entry[name])}" for name in ("case", "dtypes", "verdicts", "reason")]

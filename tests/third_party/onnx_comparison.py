@@ -78,7 +78,10 @@ def refused(both: Both, target: Any, policy: str) -> set[str]:
     if any(np.shape(form.get(name)) != x.shape for name, x in both.onnx.wanted.items()):
         return set(RULES)
     found = {ONNX} if both.onnx.problem(form) else set()
-    pairs = [(np.asarray(form[name], np.float64), np.asarray(x, np.float64)) for name, x in both.onnx.wanted.items()]
+    pairs = [
+        (np.asarray(form[name], np.float64), np.asarray(x, np.float64))
+        for name, x in both.onnx.wanted.items()
+    ]
     found |= {rule for rule in FIXED if rule != ONNX and not _close(pairs, *FIXED[rule][both.dtype])}
     if judge(both.case, both.dtype, policy, outputs).verdict == "fail":
         found.add(OURS)
@@ -175,7 +178,9 @@ def table(kills: Sequence[tuple[set[str], set[str]]], dtypes: Sequence[str]) -> 
         for rule in RULES:
             counts = [sum(rule in kills[number][side] for number in numbers) for numbers in (shown, within)]
             cells = (f"{n} ({n / of:.0%})" for n, of in zip(counts, (len(shown), len(within)), strict=True))
-            rows.append(f"| {name} | {rule} | {' | '.join(cells)} | {alarm[rule]} of {runs} ({alarm[rule] / runs:.1%}) |")
+            rows.append(
+                f"| {name} | {rule} | {' | '.join(cells)} | {alarm[rule]} of {runs} ({alarm[rule] / runs:.1%}) |"
+            )
     return "\n".join(rows)
 
 
@@ -183,7 +188,9 @@ def main() -> None:
     """Plants every defect, counts, and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-j", type=int, default=1, help="processes")
-    parser.add_argument("--dtype", action="append", choices=DTYPES, help="of this suite's cases; float32 by default")
+    parser.add_argument(
+        "--dtype", action="append", choices=DTYPES, help="of this suite's cases; float32 by default"
+    )
     asked = parser.parse_args()
     dtypes = asked.dtype or ["float32"]
     start = time.monotonic()
