@@ -13,16 +13,17 @@ from conformance.vectors.load import load_vectors
 from conformance.vectors.verify import second
 from conformance.vectors.verify.agreement import compared, difference
 
-FORWARD = {case.id: case for case in load_vectors().cases if not (case.raises or case.gradients)}
+ANSWERED = {case.id: case for case in load_vectors().cases if not case.raises}
+FORWARD = {name: case for name, case in ANSWERED.items() if not case.gradients}
 SAMPLED = {"example/layer-512-as-8-of-64": 100, "example/layer-256-as-4-of-64": 200}
 """Layers too wide for scalar loops, and how many elements of their output are compared at least."""
 NOTHING = {"mask/no-queries", "mask/no-batch-entries"}  # results without an element
-COMPARED = 49_000  # elements in all
+COMPARED = 140_000  # elements in all
 
 
-@pytest.mark.parametrize("name", FORWARD)
+@pytest.mark.parametrize("name", ANSWERED)
 def test_the_second_reference_agrees(name):
-    case = FORWARD[name]
+    case = ANSWERED[name]
     elements, differences = compared(case)
     assert not differences
     every = sum(golden.hi.size for golden in case.expected.values())
@@ -34,7 +35,7 @@ def test_the_second_reference_agrees(name):
 
 
 def test_enough_is_compared():
-    sizes = {name: sum(golden.hi.size for golden in case.expected.values()) for name, case in FORWARD.items()}
+    sizes = {name: sum(golden.hi.size for golden in case.expected.values()) for name, case in ANSWERED.items()}
     assert sum(SAMPLED.get(name, size) for name, size in sizes.items()) > COMPARED
     assert all(size > 0 for name, size in sizes.items() if name not in NOTHING)
 

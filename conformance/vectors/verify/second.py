@@ -35,7 +35,7 @@ def references(case: Case) -> Iterator[Compared]:
     The slack is how far this reference itself may be off.
     """
     with mp.workdps(DIGITS):
-        yield from _Call(case).references()
+        yield from Call(case).references()
 
 
 class _Steps:
@@ -59,7 +59,7 @@ def _dot(left: Sequence[Number], right: Sequence[Number]) -> Number:
     return sum(map(mul, left, right))
 
 
-def _real(number: Number, shift: int) -> Number:
+def real(number: Number, shift: int) -> Number:
     """The number as an mpf; a float if it is not finite."""
     return number if isinstance(number, float) else mp.ldexp(mpf(number), -shift)
 
@@ -73,12 +73,12 @@ def _kind(number: Number) -> float:
     return number if _bad(number) else float(mp.sign(number))
 
 
-class _Call:
+class Call:
     """One call: its arrays, its sizes, and rows that are computed on demand."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self.layer = case.operation == "multi_head_attention"
+        self.layer = case.operation.startswith("multi_head_attention")
         self.options = case.options
         arrays = case.inputs
         self.batch = arrays["query"].shape[: -2 if self.layer else -3]
@@ -165,7 +165,7 @@ class _Call:
         if _bad(product):
             x = product * (1.0 if scale is None else scale)
         else:
-            x = _real(product, shift)
+            x = real(product, shift)
             x = x / mp.sqrt(self.d_k) if scale is None else x * mpf(scale)
         if self.options.get("softcap") is not None:
             cap = mpf(self.options["softcap"])
@@ -283,4 +283,4 @@ class _Call:
                     rows, shift = self.heads(name, b, g)
                     for j, row in enumerate(rows):
                         for c, number in enumerate(row):
-                            yield f"present_{name}", (*b, g, j, c), _real(number, shift), mpf(0)
+                            yield f"present_{name}", (*b, g, j, c), real(number, shift), mpf(0)
