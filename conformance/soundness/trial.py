@@ -76,11 +76,16 @@ def framework_on(name: str, cases: Sequence[Case]) -> Outcome:
     except UsageError as error:
         outcome.absent[name] = str(error)
         return outcome
-    _tried(outcome, [(target, target.hello.accuracy)], cases)
+    _tried(outcome, [(target, target.hello.accuracy)], cases, may_refuse=True)
     return outcome
 
 
-def _tried(outcome: Outcome, targets: Iterable[tuple[Target, str]], cases: Iterable[Case]) -> None:
+def _tried(
+    outcome: Outcome,
+    targets: Iterable[tuple[Target, str]],
+    cases: Iterable[Case],
+    may_refuse: bool = False,  # an exception is then no answer, and so nothing that a rule says
+) -> None:
     targets = list(targets)
     naive = adopt(implementation(next(style for style in STYLES if style.name == NAIVE)), NAIVE)
     for case in cases:
@@ -91,18 +96,20 @@ def _tried(outcome: Outcome, targets: Iterable[tuple[Target, str]], cases: Itera
                     continue
                 if dtype not in target.hello.dtypes or not case.judged(dtype, policy):
                     continue
-                got = _answer(target, case, dtype)
+                got = _answer(target, case, dtype, may_refuse)
                 if got is not None:
                     _noted(outcome, target.hello.name, case, dtype, policy, got, plain)
 
 
-def _answer(target: Target, case: Case, dtype: str) -> Mapping[str, Array] | str | None:
+def _answer(
+    target: Target, case: Case, dtype: str, may_refuse: bool = False
+) -> Mapping[str, Array] | str | None:
     """Outputs, a message in their place, or None where the target does not claim the case."""
     if not set(case.features) <= set(target.hello.features) or case.operation not in target.calls:
         return None
     with np.errstate(all="ignore"):
         answer = call(target, case.operation, case.operands(dtype), case.options, case.memory, case.repeat)
-    if answer.kind == "unsupported":
+    if answer.kind == "unsupported" or (may_refuse and answer.kind == "error"):
         return None
     return answer.outputs if answer.kind == "outputs" else answer.message
 
