@@ -56,6 +56,9 @@ from conformance.telling.text import MESSAGE, console, counted, plain, shorten
 @click.option("-x", "stop", is_flag=True, help="Stop at the first failure.")
 @click.option("-q", "quiet", is_flag=True, help="Print the last line only.")
 @click.option("-v", "verbose", is_flag=True, help="Print every case, and what the target writes to stderr.")
+@click.option(
+    "--html", type=click.Path(path_type=Path), metavar="OUT.html", help="Where to write a page over the run."
+)
 @click.pass_obj
 def run(
     given: list[str],
@@ -76,6 +79,7 @@ def run(
     stop: bool,
     quiet: bool,
     verbose: bool,
+    html: Path | None,
 ) -> int:
     """Run every case that TARGET claims.
 
@@ -101,20 +105,27 @@ def run(
     )
     with interruptible():
         try:
-            return _run(request, (PROGRAM, *given), report, quiet, verbose)
+            return _run(request, (PROGRAM, *given), report, html, quiet, verbose)
         except (OSError, SystemExit) as error:  # rich exits where a pipe is closed
             if interrupted(error):
                 raise KeyboardInterrupt from error
             raise
 
 
-def _run(request: Request, command: tuple[str, ...], report: Path | None, quiet: bool, verbose: bool) -> int:
+def _run(
+    request: Request,
+    command: tuple[str, ...],
+    report: Path | None,
+    html: Path | None,
+    quiet: bool,
+    verbose: bool,
+) -> int:
     """Runs, and tells what was found however that ends.
 
     Raises:
         KeyboardInterrupt: it was interrupted; what there is has been written and printed.
     """
-    recorder, cases = prepare(request, command, report)
+    recorder, cases = prepare(request, command, report, html)
     profile = request.selection.profile
     progress = RunProgress(console(stderr=True), quiet, verbose)
     try:

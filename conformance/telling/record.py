@@ -15,6 +15,7 @@ from conformance.judging.verdict import Row
 from conformance.names import DTYPES
 from conformance.running.runner import Event, Started
 from conformance.telling import summary
+from conformance.telling.outfile import OutFile
 from conformance.telling.report import Report, TargetInfo
 from conformance.telling.small import within
 from conformance.telling.text import counted
@@ -80,7 +81,9 @@ class Recorder:
         command: Sequence[str],
         narrowed: str = "",
         file: ReportFile | None = None,
+        page: OutFile | None = None,
     ) -> None:
+        self._page = page
         self._vectors, self._command, self._narrowed, self._file = vectors, tuple(command), narrowed, file
         covered = {requirement for case in vectors.cases for requirement in case.covers}
         self._requirements = frozenset(requirements) | covered
@@ -112,6 +115,12 @@ class Recorder:
         """
         if self._file is not None and self.started:
             self._file.write(self.report())
+        if self._page is not None and self.started:
+            from conformance.telling.page import (
+                render,
+            )  # takes time to import, which other runs need not wait for
+
+            self._page.write(render([self.report()]))
 
     def report(self) -> Report:
         """The report of the rows so far; its status stays open until all are there."""

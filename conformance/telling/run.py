@@ -11,6 +11,7 @@ from conformance.running import runner
 from conformance.running.process import split_command
 from conformance.running.runner import Request
 from conformance.running.select import Selection, parse_shard
+from conformance.telling.outfile import OutFile
 from conformance.telling.record import Recorder, ReportFile
 from conformance.telling.report import Report
 from conformance.telling.requirements import read_requirements
@@ -34,6 +35,7 @@ def run(
     k: str | None = None,
     feature: str | Iterable[str] = (),
     report: str | os.PathLike[str] | None = None,
+    html: str | os.PathLike[str] | None = None,
     timeout: float = runner.TIMEOUT,
     shard: str | tuple[int, int] | None = None,
     in_process: bool = False,
@@ -44,7 +46,7 @@ def run(
 
     `target` is a backend's name, `package.module:attribute`, `path/to/file.py:attribute`, or a Python object,
     which is called in this process; `command` is instead a program that speaks the line protocol.
-    `report` is a file that is kept up to date while the run goes on.
+    `report` is a file that is kept up to date while the run goes on, `html` a page over the run at its end.
     The rest is as in `mha-conformance run`; several dtypes or features are given as an iterable.
 
     Returns:
@@ -61,7 +63,7 @@ def run(
         target, command=command, profile=profile, op=op, dtype=dtype, device=device, accuracy=accuracy, k=k,
         feature=feature, timeout=timeout, shard=shard, in_process=in_process, x=x, j=j,
     )  # fmt: skip
-    recorder, cases = prepare(request, ("conformance.run", request.source), report)
+    recorder, cases = prepare(request, ("conformance.run", request.source), report, html)
     try:
         for event in runner.run(request, cases):
             recorder.add(event)
@@ -125,9 +127,12 @@ def make_request(
 
 
 def prepare(
-    request: Request, command: Iterable[str], report: str | os.PathLike[str] | None
+    request: Request,
+    command: Iterable[str],
+    report: str | os.PathLike[str] | None,
+    html: str | os.PathLike[str] | None = None,
 ) -> tuple[Recorder, tuple[Case, ...]]:
-    """Reads what a run needs, and finds out whether its report can be written.
+    """Reads what a run needs, and finds out whether its report and its page can be written.
 
     Raises:
         UsageError: the vectors or the specification are damaged, or the report cannot be written.
@@ -135,7 +140,8 @@ def prepare(
     file = None if report is None else ReportFile(Path(report))
     vectors = load.load_vectors()
     requirements = [r.id for r in read_requirements() if not r.withdrawn]
-    recorder = Recorder(vectors, requirements, tuple(command), request.selection.narrowed, file)
+    page = None if html is None else OutFile(Path(html), "page")
+    recorder = Recorder(vectors, requirements, tuple(command), request.selection.narrowed, file, page)
     return recorder, vectors.cases
 
 
