@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from backends.onnx_cases import OnnxCase, call_of, form_of, named, official_cases
-from conformance.defects.bank import BANK, DEFECTS
+from conformance.defects.bank import BANK
 from conformance.defects.kill import ordered
 from conformance.defects.reference import REFERENCE, Implementation
 from conformance.dtypes import cast, dtype_name
@@ -40,6 +40,11 @@ FIXED = {
 }  # fmt: skip
 """Rule -> relative and absolute tolerance by dtype: the defaults of three libraries."""
 RULES = (*FIXED, OURS)
+KINDS = {
+    defect.id: kind for kind, defects in BANK.items() for defect in defects if not kind.startswith("grad_")
+}
+DEFECTS = tuple(defect for defects in BANK.values() for defect in defects if defect.id in KINDS)
+"""Those of the forward operations: ONNX has no gradients."""
 UNKNOWN_TO_ONNX = ("projections", "sinks", "lse", "validation")
 """Kinds of defects in what the operator Attention does not have, or its cases cannot ask: refusals."""
 CORRECT = ("numpy", "torch")
@@ -117,7 +122,8 @@ def _close(pairs: Iterable[tuple[Array, Array]], rtol: float, atol: float) -> bo
 @functools.cache
 def material() -> tuple[tuple[Both, ...], tuple[Case, ...]]:
     """Both sets of cases, read once in each process."""
-    return tuple(both(case) for case in official_cases()), load_vectors().cases
+    ours = tuple(case for case in load_vectors().cases if not case.operation.endswith("_vjp"))
+    return tuple(both(case) for case in official_cases()), ours
 
 
 @functools.cache
@@ -176,9 +182,8 @@ def alarms(dtypes: Sequence[str]) -> tuple[dict[str, int], int, dict[str, int], 
 
 def table(kills: Sequence[tuple[set[str], set[str]]], dtypes: Sequence[str]) -> str:
     """A row for each set of cases under each rule, as Markdown."""
-    kinds = {defect.id: kind for kind, defects in BANK.items() for defect in defects}
     shown = [number for number, defect in enumerate(DEFECTS) if not defect.equivalent]
-    within = [number for number in shown if kinds[DEFECTS[number].id] not in UNKNOWN_TO_ONNX]
+    within = [number for number in shown if KINDS[DEFECTS[number].id] not in UNKNOWN_TO_ONNX]
     on_onnx, onnx_runs, on_ours, our_runs = alarms(dtypes)
     rows = [
         f"| cases | tolerance of | defects noticed, of {len(shown)} | of the {len(within)} in what the operator has "
