@@ -35,7 +35,9 @@ def test_the_second_reference_agrees(name):
 
 
 def test_enough_is_compared():
-    sizes = {name: sum(golden.hi.size for golden in case.expected.values()) for name, case in ANSWERED.items()}
+    sizes = {
+        name: sum(golden.hi.size for golden in case.expected.values()) for name, case in ANSWERED.items()
+    }
     assert sum(SAMPLED.get(name, size) for name, size in sizes.items()) > COMPARED
     assert all(size > 0 for name, size in sizes.items() if name not in NOTHING)
 
