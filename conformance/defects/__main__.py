@@ -6,6 +6,7 @@ import sys
 import click
 
 from conformance.defects.bank import BANK, DEFECTS
+from conformance.defects.judges.broken import caught
 from conformance.defects.kill import ENOUGH, Kill, matrix
 from conformance.names import DTYPES
 
@@ -33,6 +34,15 @@ def main(word: str, policy: str, every: bool, as_json: bool, quiet: bool) -> Non
             click.echo(line(kill))
     click.echo(json.dumps([record(kill) for kill in kills], indent=1) if as_json else totals(kills))
     problems = [problem for kill in kills for problem in kill.problems]
+    if not word:
+        shown = dict(caught())
+        problems += [
+            f"no answer of the table shows that in a judge {name}" for name in shown if not shown[name]
+        ]
+        if not as_json:
+            click.echo(
+                f"{len(shown)} defects of the judge: {sum(map(bool, shown.values()))} of {len(shown)} shown"
+            )
     for problem in problems:
         click.echo(problem, err=True)
     sys.exit(1 if problems else 0)

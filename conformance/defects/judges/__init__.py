@@ -1,0 +1,1 @@
+"""Defects of the judge, and the answers that show them."""
