@@ -37,8 +37,8 @@ THIRD_PARTY = {
     "onnxruntime": [],
     "onnxruntime-contrib": [],
     "keras": [],
-    # One compilation a shape: float64, float16 and bfloat16 are left out, and known for whoever runs them.
-    "jax-nn": ["--dtype", "float32", "-j", "2"],
+    # One compilation a shape: left out are gradients and float64, which backends/known has too, and 16 bits.
+    "jax-nn": ["--dtype", "float32", "--op", "scaled_dot_product_attention", "-j", "2"],
 }
 """Target -> arguments of its run."""
 
