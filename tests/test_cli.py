@@ -463,7 +463,7 @@ def test_explain_a_defect(command: Called) -> None:
 
 
 def test_profiles_say_what_cannot_be_met(command: Called) -> None:
-    assert "which this version does not test" in command("list", "profiles")[1]
+    assert "also needs the gradient of each claimed operation" in command("list", "profiles")[1]
 
 
 def test_explain_what_is_untested(command: Called) -> None:
