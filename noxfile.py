@@ -156,6 +156,13 @@ def soundness(session: nox.Session) -> None:
 
 
 @nox.session
+def diagnosis(session: nox.Session) -> None:
+    """Counts how often the right mistake is named first; `nox -s diagnosis -- --each 1` takes the whole bank."""
+    session.install("-e", ".")
+    session.run("python", "tests/diagnosis/measure.py", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
 def defects(session: nox.Session) -> None:
     """Plants every defect of the bank and prints the kill matrix; `nox -s defects -- write` stores who is caught."""
     session.install("-e", ".")

@@ -54,6 +54,7 @@ from conformance.telling.text import MESSAGE, console, counted, plain, shorten
 @click.option("--shard", metavar="I/N", help="The I-th of N parts of the run, the same on every machine.")
 @click.option("--in-process", is_flag=True, help="No isolation: faster, for debugging.")
 @click.option("-x", "stop", is_flag=True, help="Stop at the first failure.")
+@click.option("--no-diagnose", is_flag=True, help="Do not look for known mistakes that explain what fails.")
 @click.option("-q", "quiet", is_flag=True, help="Print the last line only.")
 @click.option("-v", "verbose", is_flag=True, help="Print every case, and what the target writes to stderr.")
 @click.option(
@@ -77,6 +78,7 @@ def run(
     shard: str | None,
     in_process: bool,
     stop: bool,
+    no_diagnose: bool,
     quiet: bool,
     verbose: bool,
     html: Path | None,
@@ -85,7 +87,53 @@ def run(
 
     TARGET is a backend's name, package.module:attribute or path/to/file.py:attribute.
     """
-    request = Request(
+    request = request_of(
+        target,
+        command,
+        profile,
+        op,
+        dtypes,
+        device,
+        accuracy,
+        expression,
+        features,
+        timeout,
+        workers,
+        shard,
+        in_process,
+        stop,
+    )
+    with interruptible():
+        try:
+            return _run(request, (PROGRAM, *given), report, html, quiet, verbose, not no_diagnose)
+        except (OSError, SystemExit) as error:  # rich exits where a pipe is closed
+            if interrupted(error):
+                raise KeyboardInterrupt from error
+            raise
+
+
+def request_of(
+    target: str | None,
+    command: str | None,
+    profile: str | None,
+    op: str | None,
+    dtypes: tuple[str, ...],
+    device: str | None,
+    accuracy: str | None,
+    expression: str | None,
+    features: tuple[str, ...],
+    timeout: float,
+    workers: int,
+    shard: str | None,
+    in_process: bool,
+    stop: bool = False,
+) -> Request:
+    """What is to be run, from the options of the command line.
+
+    Raises:
+        UsageError: they do not go together, or a name is unknown.
+    """
+    return Request(
         target=target,
         command=split_command(command),
         selection=Selection(
@@ -103,13 +151,6 @@ def run(
         stop_at_failure=stop,
         workers=workers,
     )
-    with interruptible():
-        try:
-            return _run(request, (PROGRAM, *given), report, html, quiet, verbose)
-        except (OSError, SystemExit) as error:  # rich exits where a pipe is closed
-            if interrupted(error):
-                raise KeyboardInterrupt from error
-            raise
 
 
 def _run(
@@ -119,6 +160,7 @@ def _run(
     html: Path | None,
     quiet: bool,
     verbose: bool,
+    diagnose: bool,
 ) -> int:
     """Runs, and tells what was found however that ends.
 
@@ -133,6 +175,8 @@ def _run(
             for event in runner.run(request, cases, progress.echo if verbose else None):
                 recorder.add(event)
                 progress.show(event)
+        if diagnose and not (quiet and report is None and html is None):
+            recorder.diagnose()
     finally:
         try:
             recorder.write()
@@ -148,6 +192,8 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
         out.print(run_table(report))
         if report.failed:
             out.print(blame_table(report.results, read_requirements()))
+        for sentence in recorder.diagnosis():
+            out.print(plain(shorten(sentence, MESSAGE)), soft_wrap=True)
         if hint := recorder.assumed():
             out.print(plain(hint), soft_wrap=True)
         if report.status == "incomplete":

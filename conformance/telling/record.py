@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +22,9 @@ from conformance.telling.small import within
 from conformance.telling.text import counted
 from conformance.vectors.load import Vectors
 from conformance.version import SUITE_VERSION
+
+if TYPE_CHECKING:
+    from conformance.diagnosis.finding import Diagnosed
 
 WRITE_SECONDS = 1.0
 """How long a computed row may wait to be written."""
@@ -89,6 +93,7 @@ class Recorder:
         self._requirements = frozenset(requirements) | covered
         self._started: Started | None = None
         self._rows: list[Row] = []
+        self._found: Diagnosed | None = None
         self._written = time.monotonic()
 
     def add(self, event: Event) -> None:
@@ -141,6 +146,24 @@ class Recorder:
             untested_requirements=summary.untested(rows, self._requirements),
             results=rows,
         )
+
+    def diagnose(self) -> "Diagnosed":
+        """Looks for known mistakes that explain what fails; from now on the report and its rows name them."""
+        from conformance.diagnosis.search import diagnose  # which takes long to import
+        from conformance.telling.diagnosis import diagnosed_rows
+
+        assert self._started is not None
+        found = diagnose(self._rows, self._vectors.cases, self._started.accuracy)
+        self._found, self._rows = found, diagnosed_rows(self._rows, found)
+        return found
+
+    def diagnosis(self) -> list[str]:
+        """What was found, in sentences; none if it was not looked for."""
+        if self._found is None:
+            return []
+        from conformance.telling.diagnosis import diagnosis_lines
+
+        return [f"diagnosis: {line}" for line in diagnosis_lines(self._found)]
 
     def assumed(self) -> str:
         """What to say of failures that all lie in what the target claims only by default; empty otherwise."""

@@ -41,6 +41,7 @@ def run(
     in_process: bool = False,
     x: bool = False,
     j: int = 1,
+    no_diagnose: bool = False,
 ) -> Report:
     """Runs the suite against a target, and returns what it has shown.
 
@@ -67,6 +68,8 @@ def run(
     try:
         for event in runner.run(request, cases):
             recorder.add(event)
+        if not no_diagnose:
+            recorder.diagnose()
     finally:
         recorder.write()
     return recorder.report()

@@ -62,6 +62,12 @@ DEFECTS = (
         output(lambda c, x: _finite(x), "output"),
     ),
     Defect(
+        "output-nan-is-zero",
+        "NaN in your output is replaced by zero.",
+        ("ATT-10", "NUM-6"),
+        output(lambda c, x: np.where(np.isnan(x), np.zeros_like(x), x), "output"),
+    ),
+    Defect(
         "query-nan-to-num",
         "NaN in the query is replaced by zero.",
         ("ATT-10", "NUM-6"),

@@ -1,5 +1,6 @@
 """Dtypes of results, and what is computed in fewer bits than the policy admits."""
 
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from conformance.defects.bank.ways import after, cut, output, rounded
 from conformance.defects.call import Call
 from conformance.defects.defect import HALF, WIDE, Change, Defect, at
 from conformance.defects.reference import REFERENCE as R
+from conformance.defects.reference import Steps
 from conformance.vectors.case import Array
 
 _ONLY_64 = at(("float32", *HALF), "float32 is what these are computed in")
@@ -20,6 +22,18 @@ def _operands(change: Any) -> Change:
         step: (lambda c, step=step: change(c, getattr(R, step)(c)))
         for step in ("project_query", "project_key", "project_value")
     }
+
+
+def _all_in_float32(s: Steps, c: Call) -> dict[str, Array]:
+    if c.dtype != np.float64:
+        return R.compute(s, c)
+    given = {f.name: getattr(c, f.name) for f in fields(c)}
+    narrow = {
+        n: x.astype(np.float32)
+        for n, x in given.items()
+        if isinstance(x, np.ndarray) and x.dtype == np.float64
+    }
+    return {name: x.astype(np.float64) for name, x in R.compute(s, replace(c, **narrow)).items()}
 
 
 def _narrow(x: Array, c: Call) -> Any:
@@ -141,6 +155,14 @@ DEFECTS = (
         "The operands of a float64 call are cast to float32, which shows once they are projected.",
         ("NUM-4",),
         _operands(lambda c, x: x.astype(np.float32).astype(c.wide)),
+        unobservable=_ONLY_64,
+    ),
+    Defect(
+        "everything-float32-in-float64",
+        "A float64 call is computed in float32 from end to end.",
+        ("NUM-4",),
+        {"compute": _all_in_float32},
+        "jax.nn.dot_product_attention",
         unobservable=_ONLY_64,
     ),
     Defect(

@@ -161,6 +161,12 @@ DEFECTS = (
         weighed(lambda c, w, visible: np.where(w < 1e-3, 0, w)),
     ),
     Defect(
+        "small-weights-dropped",
+        "Weights below 0.01 are dropped.",
+        ("ATT-1", "NUM-1"),
+        weighed(lambda c, w, visible: np.where(w < 1e-2, 0, w)),
+    ),
+    Defect(
         "only-largest-weights-kept",
         "Only the eight largest weights of each row are kept.",
         ("ATT-1",),
@@ -177,6 +183,12 @@ DEFECTS = (
         "A small number (1e-6) is added to the denominator of your softmax.",
         ("ATT-1", "NUM-1"),
         after("total", lambda c, x: x + c.wide(1e-6)),
+    ),
+    Defect(
+        "softmax-large-epsilon",
+        "A thousandth is added to the denominator of your softmax.",
+        ("ATT-1", "NUM-1"),
+        after("total", lambda c, x: x + c.wide(1e-3)),
     ),
     Defect(
         "softmax-plus-one",

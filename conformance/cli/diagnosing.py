@@ -1,0 +1,55 @@
+"""`mha-conformance diagnose`."""
+
+from typing import Any
+
+import click
+
+from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
+from conformance.cli.interrupts import interruptible
+from conformance.cli.looking import print_json
+from conformance.cli.running import exit_status, request_of, run
+from conformance.running import runner
+from conformance.telling.progress import RunProgress
+from conformance.telling.run import prepare
+from conformance.telling.text import MESSAGE, console, counted, plain, shorten
+
+SHARED = [
+    p for p in run.params if p.name in request_of.__annotations__.keys() - {"stop"} or p.name == "verbose"
+]
+"""What `run` takes as well, but for its outputs and for stopping early."""
+
+
+@click.command(
+    params=SHARED,
+    epilog=examples(
+        "diagnose my_attention.py:attention", "diagnose --command 'node impl.js' --dtype float32 --json"
+    ),
+)
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.pass_obj
+def diagnose(given: list[str], /, as_json: bool, verbose: bool, **options: Any) -> int:
+    """Say which known mistakes reproduce what TARGET gets wrong.
+
+    Runs every case that TARGET claims. Exit status: 0 if nothing fails, 1 if something does, explained or
+    not, 2 if the call is wrong or nothing was executed.
+    """
+    from conformance.telling.diagnosis import diagnosis_json, diagnosis_lines  # which takes long to import
+
+    request = request_of(**options)
+    with interruptible():
+        recorder, cases = prepare(request, (PROGRAM, *given), None)
+        progress = RunProgress(console(stderr=True), False, verbose)
+        with progress:
+            for event in runner.run(request, cases, progress.echo if verbose else None):
+                recorder.add(event)
+                progress.show(event)
+        report = recorder.report()
+        exit_status(report, None)  # raises where nothing was executed
+        found = recorder.diagnose()
+    if as_json:
+        print_json({"target": report.target.source, **diagnosis_json(found)})
+        return FAILED if report.failed else CONFORMANT
+    out = console()
+    for line in diagnosis_lines(found) or [f"nothing fails: {counted(report.summary['pass'], 'row')} pass"]:
+        out.print(plain(shorten(line, MESSAGE)), soft_wrap=True)
+    return FAILED if report.failed else CONFORMANT

@@ -1,0 +1,1 @@
+"""Which known mistakes reproduce the wrong answers of a run."""

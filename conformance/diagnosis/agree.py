@@ -1,0 +1,132 @@
+"""Whether a model reproduces a wrong answer: within the judge's tolerance, laid around the model's answer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from conformance.diagnosis.failing import Asked, Failure
+from conformance.diagnosis.model import Model
+from conformance.dtypes import UNIT_ROUNDOFF
+from conformance.judging.judge import judge
+from conformance.judging.measure import allowed, held_rows
+from conformance.running.answer import Answer
+from conformance.vectors.case import Array, Golden
+
+Word = Literal["same", "alike", "other", "right"]
+"""What a model says of a failing row: the same numbers; a failure of the same kind; another failure; none."""
+
+BOTH = 2.0
+"""Target and model may both err by what one of them is allowed."""
+SHARE = 1e-3
+"""Or they differ by at most this share of what the target is off by: the bound is that of the right function,
+and a wrong one may amplify roundings more."""
+FLOOR = 64
+"""Units in the last place of the largest element that are allowed where the right answer is exact, or none."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One output of the target's, as a model is compared with it; arrays have the shape of Golden.hi."""
+
+    golden: Golden | None  # None where the output has none of its shape
+    whole: Array  # as it was returned
+    held: Array  # float64
+    finite: Array  # bool
+    limit: Array  # what target and model may differ by; NaN where it is to be FLOOR
+    off: float  # the most that the target is off by
+
+
+class Wrong:
+    """A wrong answer, made ready to be compared with many models'."""
+
+    def __init__(self, failure: Failure, policy: str) -> None:
+        self.failure, self.policy = failure, policy
+        self._floor = FLOOR * UNIT_ROUNDOFF[failure.dtype]
+        self._sides: dict[str, Side] | None = None
+        if failure.outputs is not None:
+            self._sides = {name: self._side(name, array) for name, array in failure.outputs.items()}
+
+    def _side(self, name: str, array: Array) -> Side:
+        failure, golden = self.failure, self.failure.case.expected.get(name)
+        if golden is None or golden.shape != array.shape:
+            held = _float(array)
+            return Side(None, array, held, np.isfinite(held), np.full(held.shape, np.nan), 0.0)
+        held = _float(held_rows(name, golden, array))
+        bound = golden.bounds[failure.dtype][failure.case.policy(failure.dtype, self.policy)]
+        limit = allowed(bound)
+        measured = np.isfinite(golden.hi) & (limit > 0)
+        off = float(_apart(held, golden.hi).max(initial=0.0))
+        return Side(golden, array, held, np.isfinite(held), np.where(measured, BOTH * limit, np.nan), off)
+
+    def explained(self, model: Model) -> bool:
+        """Whether a model fails the row in the same way."""
+        return self.word(model, "right") in ("same", "alike")
+
+    def word(self, model: Model, unlike: Word | None = None) -> Word:
+        """What a model says of the row; `unlike` spares the judge where it is not the same."""
+        case, dtype = self.failure.case, self.failure.dtype
+        answer = model.ask(case, dtype)
+        if answer.kind == "outputs" and self._close(answer.outputs):
+            return "same" if _wrong(answer, self.failure, self.policy) else "right"
+        alike = self._alike(answer)
+        if unlike is not None and not alike:
+            return unlike
+        if not _wrong(answer, self.failure, self.policy):
+            return "right"
+        return "alike" if alike else "other"
+
+    def _alike(self, answer: Answer) -> bool:
+        """The same kind of failure where there are no numbers to compare."""
+        failure = self.failure
+        if answer.kind == "error":
+            return failure.raised
+        if answer.kind == "outputs":
+            return failure.case.raises and failure.outputs is not None
+        return bool(failure.message) and answer.message == failure.message
+
+    def _close(self, outputs: Mapping[str, Array]) -> bool:
+        """Whether the outputs have the same names, shapes, dtypes and numbers."""
+        if self._sides is None or self._sides.keys() != outputs.keys():
+            return False
+        return all(self._near(name, side, outputs[name]) for name, side in self._sides.items())
+
+    def _near(self, name: str, side: Side, array: Array) -> bool:
+        if array.shape != side.whole.shape or array.dtype != side.whole.dtype:
+            return False
+        model = _float(array if side.golden is None else held_rows(name, side.golden, array))
+        if not (np.isfinite(model) == side.finite).all() or not np.array_equal(
+            model[~side.finite], side.held[~side.finite], equal_nan=True
+        ):
+            return False
+        apart = _apart(side.held, model)
+        if side.off and (apart <= SHARE * side.off).all():
+            return True
+        floor = self._floor * float(np.abs(model[side.finite]).max(initial=0.0))
+        return bool((apart <= np.where(np.isnan(side.limit), floor, side.limit)).all())
+
+
+def predicts_failure(model: Model, asked: Asked, policy: str) -> bool:
+    """Whether a model would fail a row."""
+    return _wrong(model.ask(asked.case, asked.dtype), asked, policy)
+
+
+def _wrong(answer: Answer, asked: Asked, policy: str) -> bool:
+    if answer.kind == "error":
+        return not asked.case.raises
+    if answer.kind != "outputs":
+        return answer.kind != "unsupported"
+    return judge(asked.case, asked.dtype, policy, answer.outputs).verdict == "fail"
+
+
+def _float(array: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return array.astype(np.float64)
+
+
+def _apart(one: Array, two: Array) -> Array:
+    """|one - two|; 0 where either is no finite number."""
+    with np.errstate(all="ignore"):
+        apart = np.abs(one - two)
+    return np.where(np.isfinite(one) & np.isfinite(two), apart, 0.0)

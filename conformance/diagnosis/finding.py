@@ -1,0 +1,45 @@
+"""What a diagnosis says: models that reproduce failures, and how far."""
+
+from dataclasses import dataclass
+
+from conformance.defects.defect import Defect
+from conformance.diagnosis.failing import Failure
+from conformance.diagnosis.model import Model
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A model that reproduces failures of a run."""
+
+    model: Model
+    explained: tuple[Failure, ...]
+    of: int  # every failing row of the run
+    alike: tuple[Model, ...] = ()  # models that say the same of everything that was looked at
+    contradicted: int = 0  # passing rows that the model would fail
+    looked_at: int = 0  # passing rows that it was asked
+
+    @property
+    def explains(self) -> int:
+        """How many failing rows it reproduces."""
+        return len(self.explained)
+
+    @property
+    def defects(self) -> tuple[Defect, ...]:
+        """The mistakes that are made: one, or two at once."""
+        return self.model.defects
+
+
+@dataclass(frozen=True)
+class Diagnosed:
+    """What was found, the most telling first; nothing if no model reproduces anything."""
+
+    findings: tuple[Finding, ...]
+    failed: int  # failing rows
+    compared: int  # those that show something to compare
+    single: tuple[Model, ...] = ()  # what would explain the only case that fails: too little to tell by
+    hurried: bool = False  # whether time ran out
+
+    @property
+    def explained(self) -> int:
+        """How many failing rows some finding reproduces."""
+        return len({(f.case.id, f.dtype) for finding in self.findings for f in finding.explained})

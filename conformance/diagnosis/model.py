@@ -1,0 +1,94 @@
+"""A defect, or two at once, as something that can be asked what it would answer."""
+
+import io
+from collections.abc import Mapping
+from contextlib import redirect_stderr
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from conformance.defects.defect import Change, Defect
+from conformance.defects.reference import REFERENCE, Implementation, Steps
+from conformance.running.answer import Answer, Question
+from conformance.running.runner import InProcess
+from conformance.running.target import adopt
+from conformance.vectors.case import Case
+
+CHAINED = "accept"
+"""The step that two defects may both change: one takes what the other leaves."""
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """What the reference would answer if it made one mistake, or two."""
+
+    defects: tuple[Defect, ...]
+
+    @property
+    def name(self) -> str:
+        """The IDs of its defects."""
+        return " + ".join(defect.id for defect in self.defects)
+
+    @cached_property
+    def features(self) -> frozenset[str]:
+        """What a case has to use for it to show, as far as its record knows: for two defects what either needs."""
+        return frozenset.intersection(*(frozenset(defect.features) for defect in self.defects))
+
+    @cached_property
+    def violates(self) -> tuple[str, ...]:
+        """The requirements that it breaks."""
+        return tuple(dict.fromkeys(name for defect in self.defects for name in defect.violates))
+
+    def may_show(self, case: Case) -> bool:
+        """Whether a case uses what the mistake is said to need to show."""
+        return self.features <= set(case.features)
+
+    def ask(self, case: Case, dtype: str) -> Answer:
+        """What it answers; a defect that keeps state starts anew each time, so that the order does not matter."""
+        _SHELL.become(self._steps if self._steps is not None else _steps(self.defects))
+        with redirect_stderr(io.StringIO()), np.errstate(all="ignore"):
+            return _ASKER.ask(Question(case, dtype))
+
+    @cached_property
+    def _steps(self) -> Steps | None:
+        """Its steps if they keep no state."""
+        return None if any(callable(d.change) for d in self.defects) else _steps(self.defects)
+
+
+class Shell(Implementation):
+    """One implementation after another: to look at each as a target takes longer than to ask it."""
+
+    def become(self, steps: Steps) -> None:
+        """Takes the steps of a model."""
+        self._steps = steps
+
+
+_SHELL = Shell(REFERENCE, "model")
+_ASKER = InProcess(adopt(_SHELL, "model"))
+
+
+def _steps(defects: tuple[Defect, ...]) -> Steps:
+    change: Change = {}
+    for defect in defects:
+        change = together(change, defect.change() if callable(defect.change) else defect.change)
+    return replace(REFERENCE, **change)
+
+
+def steps(defect: Defect) -> frozenset[str]:
+    """The names of the steps that a defect replaces."""
+    return frozenset(defect.change() if callable(defect.change) else defect.change)
+
+
+def collide(one: Defect, other: Defect) -> bool:
+    """Whether two defects replace the same step, so that they cannot be had at once."""
+    return bool(steps(one) & steps(other) - {CHAINED})
+
+
+def together(one: Mapping[str, Any], other: Mapping[str, Any]) -> Change:
+    """Two changes at once; of the step that both may change, one follows the other."""
+    change = {**one, **other}
+    if CHAINED in one and CHAINED in other:
+        change[CHAINED] = lambda c: other[CHAINED](one[CHAINED](c))
+    return change

@@ -1,0 +1,150 @@
+"""The search: every model on a few failing rows, the candidates on more, the winner on all."""
+
+import time
+from collections.abc import Iterable, Sequence
+
+from conformance.defects.defect import Defect
+from conformance.diagnosis.failing import Evidence, Failure, evidence
+from conformance.diagnosis.finding import Diagnosed, Finding
+from conformance.diagnosis.model import Model
+from conformance.diagnosis.pairs import pairs
+from conformance.diagnosis.weigh import LARGE, SAMPLE, Bench, Weight, spread
+from conformance.judging.verdict import Row
+from conformance.vectors.case import Case
+
+SCREEN = 3
+"""Failing rows that every model is asked about in a round."""
+NEAR = 60
+"""The smallest failing rows, among which those are looked for."""
+CANDIDATES = 32
+"""Models that are weighed in a round."""
+ROUNDS = 12
+MISSES = 4
+"""Rounds in which nothing is found, after which one mistake is no longer looked for."""
+MOST_FINDINGS = 8
+SECONDS = 6.0
+"""How long to look for more: of this process's time, so that a busy machine changes nothing."""
+ENOUGH = 2
+"""Cases that a model has to reproduce to be named: one may be chance."""
+
+
+def diagnose(
+    rows: Iterable[Row],
+    cases: Iterable[Case],
+    policy: str,
+    defects: Iterable[Defect] | None = None,
+    seconds: float = SECONDS,
+) -> Diagnosed:
+    """Says which known mistakes reproduce the wrong answers of a run.
+
+    Args:
+        rows: of the whole run, those that pass as well: they speak against a model that would fail them.
+        cases: those of the vectors.
+        policy: what the rows were judged by.
+        defects: the bank by default.
+        seconds: of processor time, after which no further round begins.
+    """
+    seen = evidence(rows, cases)
+    if not seen.failures:
+        return Diagnosed((), seen.failed, 0)
+    return Search(seen, policy, models(defects), time.process_time() + seconds).run()
+
+
+def models(defects: Iterable[Defect] | None = None) -> tuple[Model, ...]:
+    """A model for each defect that changes a result."""
+    if defects is None:
+        from conformance.defects.bank import DEFECTS
+
+        defects = DEFECTS
+    return tuple(Model((defect,)) for defect in defects if not defect.equivalent)
+
+
+class Search:
+    """One diagnosis under way."""
+
+    def __init__(self, seen: Evidence, policy: str, every: Sequence[Model], until: float) -> None:
+        self._seen, self._every, self._until = seen, every, until
+        self._bench = Bench(seen, policy)
+        self._place = {model.name: number for number, model in enumerate(every)}
+
+    def run(self) -> Diagnosed:
+        """Rounds, each on what is left unexplained, then two mistakes at once."""
+        seen = self._seen
+        left, found = list(seen.failures), list[Finding]()
+        single: tuple[Model, ...] = ()
+        rounds = misses = 0
+        while left and len(found) < MOST_FINDINGS and rounds < ROUNDS and misses < MISSES and self._time():
+            rounds += 1
+            screen = self._screen(left)
+            weights = self._round(screen, left)
+            best = next((w for w in weights if self._enough(w.model)), None)
+            if best is not None:
+                found.append(self._finding(best, weights))
+                left = [f for f in left if not self._bench.explains(best.model, f)]
+            else:
+                misses += 1
+                if len({f.case.id for f in seen.failures}) == 1:
+                    single = tuple(w.model for w in weights)
+                left = [f for f in left if f not in screen]
+        found = pairs(self._bench, found, self._every, self._until)
+        found.sort(key=lambda finding: -finding.explains)
+        hurried = bool(left) and not self._time()
+        return Diagnosed(tuple(found), seen.failed, len(seen.failures), single, hurried)
+
+    def _time(self) -> bool:
+        return time.process_time() < self._until
+
+    def _screen(self, left: Sequence[Failure]) -> list[Failure]:
+        """Few and different ones; those that had to be refused cost next to nothing."""
+        small = [f for f in left if f.size <= LARGE] or left
+        accepted = [f for f in small if f.case.raises]
+        return spread([f for f in small if not f.case.raises][:NEAR], SCREEN) or accepted
+
+    def _round(self, screen: Sequence[Failure], left: Sequence[Failure]) -> list[Weight]:
+        """The candidates of a round, the best first."""
+        hits = {
+            model: n
+            for model in self._every
+            if (n := sum(model.may_show(f.case) and self._bench.explains(model, f) for f in screen))
+        }
+        candidates = sorted(hits, key=lambda model: -hits[model])[:CANDIDATES]
+        sample = self._sample(screen, left)
+        weights = [self._bench.weigh(model, sample) for model in candidates]
+        weights = [w for w in weights if w.by_numbers or not w.contradicted]
+        return sorted(weights, key=self._rank)
+
+    def _sample(self, screen: Sequence[Failure], left: Sequence[Failure]) -> list[Failure]:
+        """What the candidates are weighed by: the screen, what is left, and what is explained already."""
+        chosen = {(f.case.id, f.dtype): f for f in screen}
+        for rows in (left, self._seen.failures):
+            for f in spread([f for f in rows if f.size <= LARGE][:300], SAMPLE):
+                if len(chosen) < SAMPLE:
+                    chosen.setdefault((f.case.id, f.dtype), f)
+        return list(chosen.values())
+
+    def _rank(self, weight: Weight) -> tuple[float, int, int]:
+        return -weight.score, -len(weight.model.features), self._place[weight.model.name]
+
+    def _enough(self, model: Model) -> bool:
+        cases: set[str] = set()
+        for failure in self._seen.failures:
+            if failure.case.id not in cases and self._bench.explains(model, failure):
+                cases.add(failure.case.id)
+                if len(cases) == ENOUGH:
+                    return True
+        return False
+
+    def _finding(self, best: Weight, weights: Sequence[Weight]) -> Finding:
+        same = [
+            w.model
+            for w in weights
+            if w is not best and (w.words, w.contradicted) == (best.words, best.contradicted)
+        ]
+        return Finding(
+            best.model,
+            tuple(f for f in self._seen.failures if self._bench.explains(best.model, f)),
+            self._seen.failed,
+            tuple(same),
+            best.contradicted,
+            best.looked_at,
+        )

@@ -1,0 +1,120 @@
+"""A diagnosis in sentences, as JSON, and in the rows of a report."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from conformance.diagnosis.finding import Diagnosed, Finding
+from conformance.diagnosis.model import Model
+from conformance.judging.verdict import Diagnosis, Row
+from conformance.telling.text import counted
+
+ALIKE = 3
+"""Models of the same effect that are named."""
+
+
+def diagnosis_lines(found: Diagnosed) -> list[str]:
+    """What was found, a sentence each; nothing where nothing failed."""
+    if not found.failed:
+        return []
+    lines = [finding_line(finding) for finding in found.findings]
+    if found.single:
+        lines.append(
+            "only one case fails, which is too little to tell by; these known mistakes would do the same: "
+            + "; ".join(f"{_sentence(model)} ({_names(model)})" for model in found.single[:ALIKE])
+        )
+    elif not found.findings:
+        lines.append(f"no known mistake reproduces two or more of {_failures(found.failed)}")
+    elif found.explained < found.failed:
+        lines.append(f"{found.failed - found.explained} of {_failures(found.failed)} remain unexplained")
+    if unseen := found.failed - found.compared:
+        lines.append(
+            f"{counted(unseen, 'failure')} left nothing to compare: a crash, a timeout, or an answer too large"
+        )
+    if found.hurried:
+        lines.append("the time for it ran out: there may be more to find")
+    return lines
+
+
+def finding_line(finding: Finding) -> str:
+    """One finding: what was done wrong, how much of what fails it explains, and the requirement."""
+    parts = [f"{_sentence(finding.model)} This explains {finding.explains} of {_failures(finding.of)}"]
+    parts[0] += f" ({_names(finding.model)})."
+    if finding.contradicted:
+        parts.append(
+            f"Yet {finding.contradicted} of {counted(finding.looked_at, 'passing row')} that it was tried on would "
+            "fail too: it may happen in some of the calls only, or be a relative of it."
+        )
+    if finding.alike:
+        names = [_ids(model) for model in finding.alike[:ALIKE]]
+        more = len(finding.alike) - len(names)
+        parts.append(f"Looks the same here: {', '.join(names)}{f' and {more} more' if more else ''}.")
+    return " ".join(parts)
+
+
+def _sentence(model: Model) -> str:
+    sentences = " ".join(defect.sentence for defect in model.defects)
+    return f"Two mistakes at once: {sentences}" if len(model.defects) > 1 else sentences
+
+
+def _names(model: Model) -> str:
+    return f"{', '.join(model.violates)}; {_ids(model)}"
+
+
+def _ids(model: Model) -> str:
+    return " + ".join(defect.id for defect in model.defects)
+
+
+def _failures(number: int) -> str:
+    return counted(number, "failure")
+
+
+def diagnosed_rows(rows: Iterable[Row], found: Diagnosed) -> list[Row]:
+    """The rows, each failing one with what reproduces it; of two mistakes at once each is named."""
+    explaining: dict[tuple[str, str], list[Diagnosis]] = {}
+    for finding in found.findings:
+        for failure in finding.explained:
+            those = explaining.setdefault((failure.case.id, failure.dtype), [])
+            names = {each.defect for each in those}
+            those += [
+                Diagnosis(defect.id, finding.explains, finding.of)
+                for defect in finding.defects
+                if defect.id not in names
+            ]
+    return [replace(row, diagnosis=tuple(explaining.get((row.case, row.dtype), ()))) for row in rows]
+
+
+def diagnosis_json(found: Diagnosed) -> dict[str, Any]:
+    """All of it for machines."""
+    return {
+        "failed": found.failed,
+        "compared": found.compared,
+        "explained": found.explained,
+        "hurried": found.hurried,
+        "findings": [_finding_json(finding) for finding in found.findings],
+        "single_case": [_ids(model) for model in found.single],
+    }
+
+
+def _finding_json(finding: Finding) -> Mapping[str, Any]:
+    return {
+        "defects": [
+            {"id": d.id, "sentence": d.sentence, "violates": list(d.violates)} for d in finding.defects
+        ],
+        "explains": finding.explains,
+        "of": finding.of,
+        "contradicted": finding.contradicted,
+        "looked_at": finding.looked_at,
+        "alike": [_ids(model) for model in finding.alike],
+        "rows": [{"case": f.case.id, "dtype": f.dtype} for f in finding.explained],
+    }
+
+
+def row_lines(rows: Sequence[Row], sentences: Mapping[str, str]) -> list[str]:
+    """The diagnosis of a report that was read: a sentence for each defect that its rows name."""
+    told = {each.defect: each for row in rows for each in row.diagnosis}
+    return [
+        f"{sentences.get(each.defect, each.defect)} This explains {each.explains} of {_failures(each.of)} "
+        f"({each.defect})."
+        for each in sorted(told.values(), key=lambda each: -each.explains)
+    ]

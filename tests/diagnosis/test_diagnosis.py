@@ -1,0 +1,188 @@
+"""Which known mistakes are named for what fails: the right one first, none without evidence."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from wrong import read_slips, rows_of
+
+from conformance.defects.bank import BANK, DEFECTS
+from conformance.defects.defect import Defect
+from conformance.defects.reference import REFERENCE, Implementation
+from conformance.diagnosis.failing import evidence
+from conformance.diagnosis.model import Model, collide, together
+from conformance.diagnosis.search import diagnose
+from conformance.judging.verdict import Row
+from conformance.telling.diagnosis import diagnosed_rows, diagnosis_json, diagnosis_lines
+from conformance.vectors.case import Case
+from conformance.vectors.load import load_vectors
+
+SLIPS = read_slips()
+BY_ID = {defect.id: defect for defect in DEFECTS}
+SAMPLE = (
+    "scale-of-model",
+    "mask-inverted",
+    "causal-strict",
+    "window-sides-swapped",
+    "heads-tiled",
+    "lse-base-two",
+)
+CHAPTERS = ("attention", "mask", "causal", "heads", "window", "lse", "projection", "bias", "softcap")
+SUSPECTS = tuple(
+    d for n, d in enumerate(DEFECTS) if n % 9 == 0 or d.id in {id_ for s in SAMPLE for id_ in SLIPS[s].wanted}
+)
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    """Small ones of some chapters."""
+    every = (c for c in load_vectors().cases if c.chapter in CHAPTERS or c.raises)
+    return tuple(c for c in every if sum(x.size for x in c.inputs.values()) < 3000)
+
+
+def defects(*names: str) -> list[Defect]:
+    return [BY_ID[name] for name in names]
+
+
+def both(*names: str) -> Implementation:
+    one, other = defects(*names)
+    return Implementation(replace(REFERENCE, **together(one.change, other.change)))
+
+
+def say(target: Any, among: Sequence[Defect] = SUSPECTS, **given: Any) -> list[str]:
+    """The names of what is found."""
+    rows = rows_of(target, given.pop("cases", cases()), **given)
+    return [finding.model.name for finding in diagnose(rows, cases(), "eager", among).findings]
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_slip_is_named_first(name: str) -> None:
+    found = say(SLIPS[name].target())
+    assert found[0] in SLIPS[name].wanted
+
+
+def test_every_slip_fits_its_module_and_names_defects() -> None:
+    assert len(SLIPS) >= 100
+    for slip in SLIPS.values():
+        assert slip.target().scaled_dot_product_attention
+        assert slip.wanted
+
+
+@pytest.mark.parametrize("name", ["plain_loops", "plain_einsum", "plain_blocks"])
+def test_plain_module_is_right(name: str) -> None:
+    slip = next(s for s in SLIPS.values() if s.module == name)
+    rows = rows_of(replace(slip, new=slip.old).target(), cases())
+    assert len(rows) > 100
+    assert [(row.case, row.message) for row in rows if row.failed] == []
+
+
+def test_nothing_is_said_of_what_is_right() -> None:
+    found = diagnose(rows_of(Implementation(REFERENCE), cases()), cases(), "fused", SUSPECTS)
+    assert (found.findings, found.failed, diagnosis_lines(found)) == ((), 0, [])
+
+
+def test_what_no_model_reproduces_is_said_plainly() -> None:
+    target = Implementation(
+        replace(REFERENCE, merge=lambda c, heads: REFERENCE.merge(c, heads) + np.float32(np.pi))
+    )
+    found = diagnose(rows_of(target, cases()), cases(), "fused", SUSPECTS)
+    assert found.findings == ()
+    assert diagnosis_lines(found)[0] == f"no known mistake reproduces two or more of {found.failed} failures"
+
+
+def test_two_mistakes_at_once() -> None:
+    among = defects("scale-by-d-k-itself", "mask-inverted", "causal-strict", "bias-ignored", "sinks-ignored")
+    found = diagnose(rows_of(both("scale-by-d-k-itself", "mask-inverted"), cases()), cases(), "fused", among)
+    best = found.findings[0]
+    assert [d.id for d in best.defects] == ["scale-by-d-k-itself", "mask-inverted"]
+    assert (best.explains, best.of) == (found.failed, found.failed)
+    assert diagnosis_lines(found)[0].startswith("Two mistakes at once: Your logits are divided by d_k, ")
+
+
+def test_two_mistakes_that_do_not_meet_are_two_findings() -> None:
+    found = say(both("lse-in-base-two", "causal-strict"), defects("lse-in-base-two", "causal-strict"))
+    assert {name for names in found for name in names.split(" + ")} == {"lse-in-base-two", "causal-strict"}
+
+
+def test_passing_rows_speak_against_a_model() -> None:
+    """With scales given as well, the defect that ignores them is not the one that only has another default."""
+    among = defects("scale-left-out", "scale-default-of-one")
+    assert say(BY_ID["scale-default-of-one"].implementation(), among)[0] == "scale-default-of-one"
+    assert say(BY_ID["scale-left-out"].implementation(), among)[0] == "scale-left-out"
+
+
+def test_contradiction_is_told() -> None:
+    target = BY_ID["scale-default-of-one"].implementation()
+    found = diagnose(rows_of(target, cases()), cases(), "fused", defects("scale-left-out"))
+    assert found.findings[0].contradicted > 0
+    assert "would fail too" in diagnosis_lines(found)[0]
+
+
+def test_accepting_what_must_be_refused_is_explained() -> None:
+    wrong = [c for c in cases() if c.raises]
+    found = diagnose(
+        rows_of(BY_ID["nothing-refused"].implementation(), wrong), cases(), "fused", BANK["validation"]
+    )
+    assert found.findings[0].model.name == "nothing-refused"
+    assert found.explained == found.failed > 30
+
+
+@pytest.mark.parametrize(
+    "name", ["output-always-float64", "no-batch-refused", "empty-row-nan", "query-scaled-in-place"]
+)
+def test_dtypes_exceptions_and_nan_are_compared(name: str) -> None:
+    rows = rows_of(BY_ID[name].implementation(), small())
+    found = diagnose(rows, load_vectors().cases, "fused", [BY_ID[name], *SUSPECTS])
+    named = found.findings[0].model if found.findings else found.single[0]
+    assert named.name == name
+
+
+@cache
+def small() -> tuple[Case, ...]:
+    return tuple(
+        c
+        for c in load_vectors().cases
+        if sum(x.size for x in c.inputs.values()) < 1500 and c.chapter in (*CHAPTERS, "paths")
+    )
+
+
+def test_one_failing_case_is_too_little() -> None:
+    one = [c for c in cases() if c.id == "causal/square"]
+    found = diagnose(
+        rows_of(BY_ID["causal-strict"].implementation(), one), cases(), "fused", defects("causal-strict")
+    )
+    assert found.findings == ()
+    assert "only one case fails" in diagnosis_lines(found)[0]
+    assert "(MASK-6; causal-strict)" in diagnosis_lines(found)[0]
+
+
+def test_rows_that_show_nothing_are_counted() -> None:
+    rows = rows_of(BY_ID["causal-strict"].implementation(), cases())
+    crashed = replace(next(r for r in rows if r.failed), verdict="crash", got=())
+    found = diagnose([crashed, *rows[1:]], cases(), "fused", defects("causal-strict"))
+    assert found.failed - found.compared == 1
+    assert "1 failure left nothing to compare" in " ".join(diagnosis_lines(found))
+    damaged = [replace(r, got=tuple(replace(g, data="?") for g in r.got)) for r in rows]
+    assert evidence(damaged, cases()).failures == ()
+
+
+def test_rows_carry_what_explains_them() -> None:
+    rows = rows_of(BY_ID["causal-strict"].implementation(), cases())
+    found = diagnose(rows, cases(), "fused", defects("causal-strict", "mask-inverted"))
+    told: list[Row] = diagnosed_rows(rows, found)
+    failed = sum(row.failed for row in told)
+    assert {(d.defect, d.explains, d.of) for row in told for d in row.diagnosis} == {
+        ("causal-strict", failed, failed)
+    }
+    assert not any(row.diagnosis for row in told if not row.failed)
+    assert diagnosis_json(found)["explained"] == failed
+
+
+def test_models_that_replace_the_same_step_collide() -> None:
+    one, other, third = defects("scale-by-d-model", "scale-by-d-v", "causal-strict")
+    assert collide(one, other)
+    assert not collide(one, third)
+    assert Model((one, third)).violates == ("ATT-3", "MASK-6")
