@@ -43,7 +43,9 @@ class Model:
 
     def may_show(self, case: Case) -> bool:
         """Whether a case uses what the mistake is said to need to show."""
-        return self.features <= set(case.features)
+        return self.features <= set(case.features) and (
+            case.operation.endswith("_vjp") or not all(name.startswith("GRAD-") for name in self.violates)
+        )
 
     def ask(self, case: Case, dtype: str) -> Answer:
         """What it answers; a defect that keeps state starts anew each time, so that the order does not matter."""

@@ -28,7 +28,7 @@ def _all_in_float32(s: Steps, c: Call) -> dict[str, Array]:
     if c.dtype != np.float64:
         return R.compute(s, c)
     given = {f.name: getattr(c, f.name) for f in fields(c)}
-    narrow = {
+    narrow: dict[str, Any] = {
         n: x.astype(np.float32)
         for n, x in given.items()
         if isinstance(x, np.ndarray) and x.dtype == np.float64
