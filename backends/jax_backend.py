@@ -1,20 +1,10 @@
-"""mha_core on JAX arrays, operation by operation; the gradients are JAX's own."""
-
-import functools
-from collections.abc import Callable
-from typing import Any
+"""mha_core on JAX arrays, operation by operation. For gradients see jax-jit: who wants them compiles them."""
 
 import jax
 
 import mha_core
-from mha_core.checks import check_grad_output
 
-__all__ = [
-    "multi_head_attention",
-    "multi_head_attention_vjp",
-    "scaled_dot_product_attention",
-    "scaled_dot_product_attention_vjp",
-]
+__all__ = ["multi_head_attention", "scaled_dot_product_attention"]
 
 name = "jax"
 version = jax.__version__
@@ -27,38 +17,3 @@ in_full_precision = jax.default_matmul_precision("highest")  # accelerators roun
 
 scaled_dot_product_attention = in_full_precision(mha_core.scaled_dot_product_attention)
 multi_head_attention = in_full_precision(mha_core.multi_head_attention)
-
-PAST = ("past_key", "past_value")
-"""Operands without a gradient (GRAD-13)."""
-
-
-def autodiff(operation: Callable[..., Any], like: Callable[..., Any]) -> Callable[..., Any]:
-    """The gradients of an operation by jax.vjp, called as the core's own `like`."""
-
-    @functools.wraps(like)
-    def vjp(query: Any, key: Any, value: Any, grad_output: Any, **options: Any) -> Any:
-        operands = {"query": query, "key": key, "value": value, **options}
-        variables = {
-            name: x
-            for name, x in operands.items()
-            if isinstance(x, jax.Array) and jax.numpy.issubdtype(x.dtype, jax.numpy.floating)
-        }
-        variables = {name: x for name, x in variables.items() if name not in PAST}
-
-        def output_of(variables: dict[str, jax.Array]) -> Any:
-            result = operation(**operands | variables)
-            return result.output if isinstance(result, mha_core.AttentionResult) else result
-
-        output, pull_back = jax.vjp(output_of, variables)
-        check_grad_output(grad_output, output, output.shape)
-        return pull_back(grad_output)[0]
-
-    return vjp
-
-
-scaled_dot_product_attention_vjp = in_full_precision(
-    autodiff(mha_core.scaled_dot_product_attention, mha_core.scaled_dot_product_attention_vjp)
-)
-multi_head_attention_vjp = in_full_precision(
-    autodiff(mha_core.multi_head_attention, mha_core.multi_head_attention_vjp)
-)
