@@ -228,7 +228,7 @@ DEFECTS = (
         "weights-in-float16",
         "The weights are rounded to float16 before they meet the values.",
         ("NUM-1",),
-        after("normalise", lambda c, x: rounded(x, "float16")),
+        after("normalise", lambda c, x: rounded(x, "float16"), when=lambda c: c.grad_output is None),
         admitted={"float16": "the weights may be rounded once to the dtype of the call"},
     ),
     Defect(
