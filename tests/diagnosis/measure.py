@@ -21,7 +21,7 @@ from conformance.vectors.load import load_vectors
 SLIPS = read_slips()
 HALVES = {"tuning": tuple(SLIPS)[::2], "held out": tuple(SLIPS)[1::2]}
 """The bank was mended after the first half, and judged by the second."""
-EACH = 8
+EACH = 16
 """Of the bank every so many defects are measured, so that it ends in minutes."""
 
 
