@@ -186,7 +186,7 @@ def test_interrupted(target: Path, tmp_path: Path, workers: int, sent: signal.Si
 def test_workers_give_the_same_report(command: Called, target: Path, tmp_path: Path) -> None:
     paths = [tmp_path / f"{workers}.json" for workers in (1, 2)]
     for path in paths:
-        assert command("run", f"{target}:good", "-j", path.stem, "--report", path)[0] == 0
+        assert command("run", f"{target}:good", "-j", path.stem, "--report", path, "--fresh", 7)[0] == 0
     one, two = (json.loads(path.read_text()) for path in paths)
     for report in (one, two):
         del report["command"]
@@ -388,7 +388,7 @@ def test_the_report_s_path_is_tried_before_the_target(command: Called, tmp_path:
 
 
 def test_help_shows_examples(command: Called) -> None:
-    names = ["run", "init", "list", "show", "explain", "report", "vectors", "trace"]
+    names = ["run", "init", "list", "show", "explain", "compare", "report", "vectors", "trace"]
     for call in ([], *([name] for name in names), ["vectors", "export"], ["vectors", "verify"]):
         status, out, _ = command(*call, "--help")
         assert status == 0

@@ -10,7 +10,7 @@ from conformance.cli.looking import print_json
 from conformance.cli.running import exit_status, request_of, run
 from conformance.running import runner
 from conformance.telling.progress import RunProgress
-from conformance.telling.run import prepare
+from conformance.telling.run import Files, prepare
 from conformance.telling.text import MESSAGE, console, counted, plain, shorten
 
 SHARED = [
@@ -37,7 +37,7 @@ def diagnose(given: list[str], /, as_json: bool, verbose: bool, **options: Any) 
 
     request = request_of(**options)
     with interruptible():
-        recorder, cases = prepare(request, (PROGRAM, *given), None)
+        request, recorder, cases = prepare(request, (PROGRAM, *given), Files(), "off")
         progress = RunProgress(console(stderr=True), False, verbose)
         with progress:
             for event in runner.run(request, cases, progress.echo if verbose else None):

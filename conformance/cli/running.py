@@ -1,5 +1,6 @@
 """`mha-conformance run`."""
 
+import os
 from pathlib import Path
 
 import click
@@ -11,13 +12,17 @@ from conformance.running import runner
 from conformance.running.process import split_command
 from conformance.running.runner import Request
 from conformance.running.select import Selection, parse_shard
+from conformance.telling.github import VARIABLE, run_markdown
 from conformance.telling.progress import RunProgress
 from conformance.telling.record import Recorder
 from conformance.telling.report import Report
 from conformance.telling.requirements import read_requirements
-from conformance.telling.run import LONGEST, prepare
+from conformance.telling.run import LONGEST, Files, prepare
 from conformance.telling.table import blame_table, run_table, summary_lines
 from conformance.telling.text import MESSAGE, console, counted, plain, shorten
+from conformance.vectors.case import Case
+
+FILE = click.Path(path_type=Path)
 
 
 @click.command(
@@ -42,8 +47,23 @@ from conformance.telling.text import MESSAGE, console, counted, plain, shorten
 @click.option(
     "--feature", "features", metavar="F", multiple=True, help="Cases that need it; may be given again."
 )
+@click.option("--report", type=FILE, metavar="OUT.json", help="Where to write the report, as it goes.")
+@click.option("--junit", type=FILE, metavar="OUT.xml", help="Where to write JUnit XML, a test case a row.")
+@click.option("--badge", type=FILE, metavar="OUT.json", help="Where to write a badge for shields.io.")
 @click.option(
-    "--report", type=click.Path(path_type=Path), metavar="OUT.json", help="Where to write the report."
+    "--baseline", type=FILE, metavar="KNOWN.toml", help="Failures that are known, with their reasons."
+)
+@click.option(
+    "--write-baseline",
+    type=FILE,
+    metavar="OUT.toml",
+    help="Where to write what fails as a baseline to fill in.",
+)
+@click.option("--resume", type=FILE, metavar="REPORT", help="Go on with an earlier run, and with its report.")
+@click.option(
+    "--fresh",
+    metavar="SEED|off",
+    help="Ask variants of some cases, drawn from SEED; by default from a new one.",
 )
 @click.option(
     "--timeout", type=float, default=runner.TIMEOUT, show_default=True, metavar="SECONDS", help="Of a case."
@@ -57,9 +77,7 @@ from conformance.telling.text import MESSAGE, console, counted, plain, shorten
 @click.option("--no-diagnose", is_flag=True, help="Do not look for known mistakes that explain what fails.")
 @click.option("-q", "quiet", is_flag=True, help="Print the last line only.")
 @click.option("-v", "verbose", is_flag=True, help="Print every case, and what the target writes to stderr.")
-@click.option(
-    "--html", type=click.Path(path_type=Path), metavar="OUT.html", help="Where to write a page over the run."
-)
+@click.option("--html", type=FILE, metavar="OUT.html", help="Where to write a page over the run.")
 @click.pass_obj
 def run(
     given: list[str],
@@ -73,6 +91,12 @@ def run(
     expression: str | None,
     features: tuple[str, ...],
     report: Path | None,
+    junit: Path | None,
+    badge: Path | None,
+    baseline: Path | None,
+    write_baseline: Path | None,
+    resume: Path | None,
+    fresh: str | None,
     timeout: float,
     workers: int,
     shard: str | None,
@@ -103,9 +127,11 @@ def run(
         in_process,
         stop,
     )
+    files = Files(report, html, junit, badge, baseline, write_baseline, resume)
     with interruptible():
         try:
-            return _run(request, (PROGRAM, *given), report, html, quiet, verbose, not no_diagnose)
+            ready = prepare(request, (PROGRAM, *given), files, fresh)
+            return _run(*ready, quiet, verbose, diagnose=not no_diagnose and (files.written or not quiet))
         except (OSError, SystemExit) as error:  # rich exits where a pipe is closed
             if interrupted(error):
                 raise KeyboardInterrupt from error
@@ -155,9 +181,8 @@ def request_of(
 
 def _run(
     request: Request,
-    command: tuple[str, ...],
-    report: Path | None,
-    html: Path | None,
+    recorder: Recorder,
+    cases: tuple[Case, ...],
     quiet: bool,
     verbose: bool,
     diagnose: bool,
@@ -167,7 +192,6 @@ def _run(
     Raises:
         KeyboardInterrupt: it was interrupted; what there is has been written and printed.
     """
-    recorder, cases = prepare(request, command, report, html)
     profile = request.selection.profile
     progress = RunProgress(console(stderr=True), quiet, verbose)
     try:
@@ -175,7 +199,7 @@ def _run(
             for event in runner.run(request, cases, progress.echo if verbose else None):
                 recorder.add(event)
                 progress.show(event)
-        if diagnose and not (quiet and report is None and html is None):
+        if diagnose:
             recorder.diagnose()
     finally:
         try:
@@ -183,6 +207,7 @@ def _run(
         finally:
             if recorder.started:
                 _print_run(recorder, profile, quiet)
+                _summarise(recorder.report())
     return exit_status(recorder.report(), profile)
 
 
@@ -194,12 +219,24 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
             out.print(blame_table(report.results, read_requirements()))
         for sentence in recorder.diagnosis():
             out.print(plain(shorten(sentence, MESSAGE)), soft_wrap=True)
+        if told := recorder.varied():
+            out.print(plain(told), soft_wrap=True)
         if hint := recorder.assumed():
             out.print(plain(hint), soft_wrap=True)
         if report.status == "incomplete":
             out.print(plain(shorten(f"incomplete because {recorder.left_open()}", MESSAGE)), soft_wrap=True)
+    for problem in report.baseline.problems if report.baseline else ():
+        out.print(plain(problem, "red"), soft_wrap=True)
     for line in summary_lines(report, profile):
         out.print(line, soft_wrap=True)
+
+
+def _summarise(report: Report) -> None:
+    """Adds the run to the summary of a step on GitHub, if this is one."""
+    path = os.environ.get(VARIABLE)
+    if path:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(run_markdown(report, read_requirements()))
 
 
 def exit_status(report: Report, profile: str | None) -> int:
@@ -214,4 +251,4 @@ def exit_status(report: Report, profile: str | None) -> int:
             f"{report.results[0].case}: {report.results[0].message}"
         )
     met = profile is None or report.profiles[profile] == "conformant"
-    return FAILED if report.failed or not met else CONFORMANT
+    return CONFORMANT if report.as_expected and met else FAILED

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal["pass", "fail", "error", "crash", "timeout", "unsupported"]
+Verdict = Literal["pass", "fail", "error", "crash", "timeout", "unsupported", "xfail", "xpass"]
 
-VERDICTS: tuple[Verdict, ...] = ("pass", "fail", "error", "crash", "timeout", "unsupported")
+VERDICTS: tuple[Verdict, ...] = ("pass", "fail", "error", "crash", "timeout", "unsupported", "xfail", "xpass")
 FAILURES: tuple[Verdict, ...] = ("fail", "error", "crash", "timeout")
-"""Verdicts that make a target non-conformant."""
+"""What a failing row got; a baseline that knows it makes an xfail of it."""
 
 Grade = Literal["fused", "eager"]
 
@@ -43,6 +43,15 @@ class Diagnosis:
 
 
 @dataclass(frozen=True)
+class Known:
+    """What a row came to before the baseline looked at it, and what the baseline says of it."""
+
+    verdict: Verdict
+    reason: str
+    report: str = ""  # where it is reported; empty where nobody has
+
+
+@dataclass(frozen=True)
 class Judgement:
     """The judge's word on an answer that holds outputs."""
 
@@ -73,6 +82,7 @@ class Row:
     got: tuple[Got, ...] = ()  # of a failing row; empty elsewhere, and where too much
     got_left_out: str = ""  # why it is not there
     diagnosis: tuple[Diagnosis, ...] = ()
+    known: Known | None = None  # of an xfail or an xpass
 
     @property
     def chapter(self) -> str:
@@ -80,9 +90,29 @@ class Row:
         return self.case.split("/", 1)[0]
 
     @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from every other row of a run."""
+        return self.case, self.dtype
+
+    @property
+    def judged(self) -> Verdict:
+        """The verdict as it is without a baseline."""
+        return self.known.verdict if self.known else self.verdict
+
+    @property
     def failed(self) -> bool:
-        """Whether this row makes the target non-conformant."""
-        return self.verdict in FAILURES
+        """Whether this row makes the target non-conformant, in the baseline or not."""
+        return self.judged in FAILURES
+
+    @property
+    def passed(self) -> bool:
+        """Whether every result of it is right."""
+        return self.judged == "pass"
+
+    @property
+    def unexpected(self) -> bool:
+        """Whether this row fails the run: a failure that no baseline knows, or a pass against it."""
+        return self.verdict in FAILURES or self.verdict == "xpass"
 
     @property
     def executed(self) -> bool:

@@ -21,6 +21,7 @@ class Question:
     dtype: str
     unclaimed: str = ""  # what of it the target does not claim; then it is not asked
     group: frozenset[str] = frozenset()  # questions of different groups do not share a process
+    seed: str = ""  # what a variant of it is drawn from, which is asked as well; empty = none
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from conformance.running.answer import Answer
 from conformance.running.arrays import SHARED, UnreadableError, check_size, describe, lay_out
 from conformance.running.claims import ARRAYS, GRADIENT
 from conformance.running.forms import NoSuchGradientError, named
+from conformance.running.previous import Previous
 from conformance.running.target import Target
 from conformance.running.words import first_line, said, shorten
 from conformance.vectors.case import Array
@@ -43,10 +44,12 @@ def call(
     memory: Mapping[str, str],
     repeat: int = 1,
     raised: Callable[[BaseException], None] | None = None,
+    previous: Previous | None = None,
 ) -> Answer:
     """Asks a target in this process, and reads its answer as NumPy arrays in canonical layout.
 
-    `raised` is told of an exception of the target's, of which the answer keeps one line.
+    `raised` is told of an exception of the target's, of which the answer keeps one line; `previous` holds the
+    answer of the call before.
     """
     refusal = _refusal(target, operation, (*inputs, *options))
     if refusal:
@@ -67,12 +70,14 @@ def call(
             return Answer("wrong", f"{name} could not be made an array of the target's: {first_line(error)}")
 
     before = {name: _contents(target, array, given[name]) for name, array in arrays.items()}
-    named = {**given, **{name: _option(value) for name, value in options.items()}}
-    positions = [] if how.by_keyword else [named.pop(name) for name in (*ARRAYS, GRADIENT) if name in named]
+    arguments = {**given, **{name: _option(value) for name, value in options.items()}}
+    positions = (
+        [] if how.by_keyword else [arguments.pop(name) for name in (*ARRAYS, GRADIENT) if name in arguments]
+    )
     try:
         with _quiet():
             for _ in range(repeat):
-                returned = how.function(*positions, **named)
+                returned = how.function(*positions, **arguments)
     except NotImplementedError as error:
         return Answer("unsupported", said(error) or "raises NotImplementedError")
     except KeyboardInterrupt:
@@ -85,7 +90,8 @@ def call(
     # What was returned is read outside of the call: what cannot be read has not been refused.
     try:
         with _quiet():
-            outputs = _read(target, operation, returned, options, inputs)
+            values = named(returned, operation, options, inputs)
+            outputs = _read(target, operation, values, inputs, given["query"])
     except NoSuchGradientError as error:
         return Answer("unsupported", str(error))
     except UnreadableError as error:
@@ -97,6 +103,13 @@ def call(
     written = [name for name in arrays if _contents(target, arrays[name], given[name]) != before[name]]
     if written:
         return Answer("wrong", f"{', '.join(written)} was written to during the call (IND-5)")
+    if previous is not None:
+        overwritten = previous.changed(target.take)
+        previous.hold(values, {name: _swapped(target, operation, name, x) for name, x in outputs.items()})
+        if overwritten:
+            return Answer(
+                "wrong", f"the {overwritten} of the call before was written to: return new arrays (IND-7)"
+            )
     return Answer("outputs", outputs=outputs)
 
 
@@ -132,11 +145,13 @@ def _quiet() -> Iterator[None]:
 
 
 def _read(
-    target: Target, operation: str, returned: Any, options: Mapping[str, Any], inputs: Mapping[str, Array]
+    target: Target, operation: str, values: Mapping[str, Any], inputs: Mapping[str, Array], query: Any
 ) -> dict[str, Array]:
     wanted = inputs["query"].dtype if "query" in inputs else None
     outputs, total = {}, 0
-    for name, value in named(returned, operation, options, inputs).items():
+    for name, value in values.items():
+        if strange := _elsewhere(value, query):
+            raise UnreadableError(f"{name} {strange}")
         try:
             array = target.take(value)
             total += array.nbytes
@@ -153,6 +168,14 @@ def _read(
             )
         outputs[name] = _swapped(target, operation, name, array)
     return outputs
+
+
+def _elsewhere(value: Any, query: Any) -> str:
+    """That a result lies on another device than the query; empty if both are of one library and do not."""
+    if type(value) is not type(query):
+        return ""
+    devices = [getattr(x, "device", None) for x in (value, query)]
+    return "" if devices[0] == devices[1] else f"is on device {devices[0]}, its operands are on {devices[1]}"
 
 
 def _contents(target: Target, array: Array, given: Any) -> tuple[bytes, bytes]:

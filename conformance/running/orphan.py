@@ -19,6 +19,11 @@ except (OSError, AttributeError):
     pass
 if os.getppid() != parent:
     sys.exit(1)
+try:
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
+except OSError:
+    pass
 for name in ("SIGPIPE", "SIGXFSZ"):
     signal.signal(getattr(signal, name), signal.SIG_DFL)
 try:
@@ -26,7 +31,10 @@ try:
 except OSError as error:
     sys.exit(f"cannot start {{command[0]!r}}: {{error.strerror}}")
 """
-"""Becomes the command, which the kernel then ends with its parent; Python's own signal handling is undone."""
+"""Becomes the command, which the kernel then ends with its parent, and first of all where memory runs out.
+
+Python's own signal handling is undone.
+"""
 
 
 def launched(command: Sequence[str]) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from conformance.errors import UsageError
+from conformance.running.memory import allowance, resident
 from conformance.running.orphan import launched
 from conformance.running.protocol import ProtocolError
 from conformance.running.words import shorten
@@ -66,6 +67,7 @@ class Process:
         except OSError as error:
             raise UsageError(f"cannot start {command[0]!r}: {error.strerror or error}") from error
         self._echo = echo
+        self._most = allowance()  # bytes of memory
         self._tail = bytearray()
         self._to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._received: queue.SimpleQueue[bytes | ProtocolError | None] = (
@@ -132,6 +134,11 @@ class Process:
                 return self._received.get(timeout=max(0.0, min(LOOK_SECONDS, late - now)))
             except queue.Empty:
                 now = time.monotonic()
+            if resident(self._child.pid) > self._most:
+                self.kill()
+                raise DiedError(
+                    f"the process took more than {self._most / 2**30:.1f} GiB of memory, and was ended"
+                )
             if dead == math.inf and not self.alive:
                 dead = now + DEAD_SECONDS
             if now >= dead:

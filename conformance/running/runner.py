@@ -11,14 +11,17 @@ from conformance.judging.judge import judge
 from conformance.judging.verdict import Row, Verdict
 from conformance.names import POLICIES
 from conformance.running.answer import Answer, AnswerKind, Hello, Question
+from conformance.running.baseline import Baseline
 from conformance.running.call import call
 from conformance.running.isolated import Isolated
 from conformance.running.kept import keep
 from conformance.running.nearest import known
 from conformance.running.pool import Pool
+from conformance.running.previous import Previous
 from conformance.running.process import worker_command
 from conformance.running.select import Selection, select
 from conformance.running.target import Target, adopt, load
+from conformance.running.variants import unlike, variant, with_variants
 from conformance.vectors.case import Case
 
 TIMEOUT = 60.0
@@ -43,6 +46,9 @@ class Request:
     stop_at_failure: bool = False
     workers: int = 1  # processes at once
     path: tuple[str, ...] = ()  # folders that the target may import from, beside its own
+    fresh: int | None = None  # what variants of some of the cases are drawn from; None = no variants
+    baseline: Baseline | None = None
+    done: frozenset[tuple[str, str]] = frozenset()  # rows (case ID, dtype) that an earlier run has judged
 
     def __post_init__(self) -> None:
         if (self.target is None) == (not self.command):
@@ -73,6 +79,22 @@ class Request:
         names = (getattr(self.target, attribute, None) for attribute in ("__qualname__", "__name__"))
         return str(next(filter(None, names), type(self.target).__qualname__))
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """What decides which rows there are and how they are judged: runs that agree in it can be joined."""
+        selection = self.selection
+        return {
+            "profile": selection.profile,
+            "op": selection.operation,
+            "dtype": sorted(set(selection.dtypes)),
+            "device": self.device,
+            "accuracy": self.accuracy,
+            "k": selection.expression,
+            "feature": sorted(set(selection.features)),
+            "shard": selection.shard and "/".join(map(str, selection.shard)),
+            "fresh": self.fresh,
+        }
+
 
 @dataclass(frozen=True)
 class Started:
@@ -81,7 +103,9 @@ class Started:
     hello: Hello
     source: str
     accuracy: str
-    total: int  # rows that will follow
+    total: int  # rows of the run
+    done: int = 0  # how many of them will not follow, since an earlier run has them
+    varied: int = 0  # how many of them have a variant asked as well
 
 
 Event = Started | Row
@@ -114,6 +138,7 @@ class InProcess:
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self._previous = Previous()
 
     def ask(self, question: Question) -> Answer:
         """The answer to a question."""
@@ -126,6 +151,7 @@ class InProcess:
             case.options,
             case.memory,
             case.repeat,
+            previous=self._previous,
         )
         return replace(answer, seconds=time.perf_counter() - began)
 
@@ -151,11 +177,22 @@ def run(
     try:
         accuracy = request.accuracy or hello.accuracy
         questions = select(cases, hello, accuracy, request.selection, request.source)
-        yield Started(hello, request.source, accuracy, len(questions))
-        with closing(_rows(request, questions, accuracy, asker, echo)) as rows:
-            for row in rows:
+        if request.fresh is not None:
+            questions = with_variants(questions, request.fresh)
+        left = [question for question in questions if (question.case.id, question.dtype) not in request.done]
+        yield Started(
+            hello,
+            request.source,
+            accuracy,
+            total=len(questions),
+            done=len(questions) - len(left),
+            varied=sum(bool(question.seed) for question in questions),
+        )
+        with closing(_rows(request, left, accuracy, asker, echo)) as rows:
+            for found in rows:
+                row = request.baseline.seen(found) if request.baseline else found
                 yield row
-                if row.failed and request.stop_at_failure:
+                if row.unexpected and request.stop_at_failure:
                     break
     except BaseException:
         asker.kill()
@@ -211,6 +248,16 @@ def ended(row: Row, beyond: str) -> Row:
 
 
 def answered(question: Question, accuracy: str, asker: Asker) -> Row:
+    """The row of a question; where a variant goes with it, both have to be answered (CONF-16)."""
+    row = answered_once(question, accuracy, asker)
+    if row.verdict != "pass" or not question.seed:
+        return row
+    made = variant(question.case, question.seed)
+    again = answered_once(replace(question, case=made.case), accuracy, asker)
+    return row if again.verdict == "pass" else unlike(row, again, made)
+
+
+def answered_once(question: Question, accuracy: str, asker: Asker) -> Row:
     """The row of a question, asked if the target claims it."""
     case, dtype = question.case, question.dtype
     answer = Answer("unsupported", question.unclaimed) if question.unclaimed else asker.ask(question)

@@ -16,6 +16,7 @@ from conformance.errors import UsageError
 from conformance.running.answer import Answer
 from conformance.running.call import call
 from conformance.running.orphan import end_with_parent
+from conformance.running.previous import Previous
 from conformance.running.protocol import (
     VERSION,
     Message,
@@ -62,6 +63,7 @@ def _take_over_streams() -> tuple[BinaryIO, BinaryIO]:
 def serve(lines: BinaryIO, answers: BinaryIO, source: str, operation: str | None, device: str | None) -> int:
     """Answers one message after another; 0 at the end, 2 if the target cannot be started."""
     target: Target | None = None
+    previous = Previous()
     for line in lines:
         try:
             message = loads(line)
@@ -72,7 +74,9 @@ def serve(lines: BinaryIO, answers: BinaryIO, source: str, operation: str | None
                 target = _start(check(message, "start"), source, operation, device)
                 reply = hello_message(target.hello)
             elif command == "run" and target is not None:
-                reply = answer_message(str(message.get("id", "")), _run(target, check(message, "run")))
+                reply = answer_message(
+                    str(message.get("id", "")), _run(target, check(message, "run"), previous)
+                )
             else:
                 raise ProtocolError(
                     f"cmd: wanted {'start' if target is None else 'run or stop'}, got {command!r}"
@@ -93,7 +97,7 @@ def _start(message: Message, source: str, operation: str | None, device: str | N
     return load(source, operation, device)
 
 
-def _run(target: Target, message: Message) -> Answer:
+def _run(target: Target, message: Message, previous: Previous) -> Answer:
     inputs = {name: decode_array(name, entry) for name, entry in message["inputs"].items()}
     try:
         return call(
@@ -104,6 +108,7 @@ def _run(target: Target, message: Message) -> Answer:
             message.get("memory", {}),
             message.get("repeat", 1),
             raised=traceback.print_exception,
+            previous=previous,
         )
     except KeyboardInterrupt as error:  # raised by the target: no user reaches this process
         return Answer("error", first_line(error))

@@ -53,8 +53,8 @@ class RunProgress:
         if isinstance(event, Started):
             self._begin(event)
             return
-        self._failed += event.failed
-        told = event.failed and self._failed <= FAILURES_SHOWN
+        self._failed += event.unexpected
+        told = event.unexpected and self._failed <= FAILURES_SHOWN
         if not self._quiet and (told or self._verbose):
             self._console.print(row_text(event, self._verbose), soft_wrap=True)
         if self._bar is not None:
@@ -66,12 +66,13 @@ class RunProgress:
         for note in () if self._quiet else hello.notes:
             self._console.print(plain(f"note: {note}", "yellow"), soft_wrap=True)
         if self._bar is not None:
-            self._bar.add_task(safe(shorten(hello.name)), total=event.total, failed="")
+            self._bar.add_task(safe(shorten(hello.name)), total=event.total, completed=event.done, failed="")
         elif not self._quiet:
             name = " ".join(shorten(part) for part in (hello.name, hello.version) if part)
             rows = counted(event.total, "case")
+            done = f", {event.done} of them before" if event.done else ""
             self._console.print(
-                plain(f"{name}: {rows} by dtype, judged as {event.accuracy}"),
+                plain(f"{name}: {rows} by dtype{done}, judged as {event.accuracy}"),
                 soft_wrap=True,
             )
 
@@ -85,7 +86,11 @@ def row_text(row: Row, verbose: bool = False) -> Text:
     """A row: verdict, case, dtype, requirements; what is wrong stands on a line of its own."""
     name = f" {row.case} {row.dtype}"
     said = shorten(row.message, MESSAGE)
-    if not row.failed:
+    if row.known and row.failed:
+        return Text.assemble(
+            verdict(row, verbose), plain(f"{name} ({row.judged}): {row.known.reason or 'no reason given'}")
+        )
+    if not row.unexpected:
         message = f": {said}" if said else ""
         return Text.assemble(verdict(row, verbose), plain(f"{name} ({row.seconds:.2f} s){message}"))
     covers = [*row.covers[:COVERS_SHOWN], *["..."] * (len(row.covers) > COVERS_SHOWN)]

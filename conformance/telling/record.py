@@ -1,12 +1,11 @@
 """Collects the events of a run into a report, and keeps the report's file up to date meanwhile."""
 
 import json
-import os
 import platform
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,10 +13,12 @@ import numpy as np
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
-from conformance.running.runner import Event, Started
+from conformance.running.runner import Event, Request, Started
+from conformance.running.select import wanted
 from conformance.telling import summary
 from conformance.telling.outfile import OutFile
-from conformance.telling.report import Report, TargetInfo
+from conformance.telling.report import BaselineResult, Report, TargetInfo
+from conformance.telling.resume import check_target
 from conformance.telling.small import within
 from conformance.telling.text import counted
 from conformance.vectors.load import Vectors
@@ -30,65 +31,25 @@ WRITE_SECONDS = 1.0
 """How long a computed row may wait to be written."""
 
 
-class ReportFile:
-    """Where a report goes; every write replaces the whole file, so that a reader never sees half of one.
-
-    Raises:
-        UsageError: it could not be written.
-    """
-
-    def __init__(self, path: Path) -> None:
-        try:
-            self._try(path)
-        except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links that go round in a circle
-            reason = (isinstance(error, OSError) and error.strerror) or error
-            raise UsageError(f"report {str(path)!r} cannot be written: {reason}") from error
-
-    def _try(self, path: Path) -> None:
-        self._path = path.resolve()  # replaces what a link points to, not the link
-        if self._path.exists() and not self._path.is_file():
-            raise ValueError("it is there, and no file; give the name of a file")
-        if not self._path.parent.is_dir():
-            raise ValueError(f"{self._path.parent} is no folder; make it first")
-        beside = self._beside()
-        beside.touch()
-        beside.unlink()
-
-    def _beside(self) -> Path:
-        """The file that becomes the report once it is whole."""
-        return self._path.with_name(f".{self._path.name[:40]}.{os.getpid()}")
-
-    def write(self, report: Report) -> None:
-        """Replaces the file.
-
-        Raises:
-            UsageError: the disk is full, say.
-        """
-        text = json.dumps(report.to_json(), indent=1, allow_nan=False, ensure_ascii=True) + "\n"
-        beside = self._beside()
-        try:
-            beside.write_text(text, "utf-8")
-            beside.replace(self._path)
-        except OSError as error:
-            with suppress(OSError):
-                beside.unlink()
-            raise UsageError(f"report {self._path} cannot be written: {error.strerror}") from error
-
-
 class Recorder:
-    """The report of a run that is under way; `narrowed` says what left out a part of the suite."""
+    """The report of a run that is under way.
+
+    `file` is kept up to date meanwhile; `others` are written at the end, each as what makes its text of the
+    report; `resumed` is the report of an earlier run that this one goes on with.
+    """
 
     def __init__(
         self,
         vectors: Vectors,
         requirements: Iterable[str],
         command: Sequence[str],
-        narrowed: str = "",
-        file: ReportFile | None = None,
-        page: OutFile | None = None,
+        request: Request,
+        file: OutFile | None = None,
+        others: Sequence[tuple[OutFile, Callable[[Report], str]]] = (),
+        resumed: Report | None = None,
     ) -> None:
-        self._page = page
-        self._vectors, self._command, self._narrowed, self._file = vectors, tuple(command), narrowed, file
+        self._vectors, self._command, self._request = vectors, tuple(command), request
+        self._file, self._others, self._resumed = file, tuple(others), resumed
         covered = {requirement for case in vectors.cases for requirement in case.covers}
         self._requirements = frozenset(requirements) | covered
         self._started: Started | None = None
@@ -99,13 +60,23 @@ class Recorder:
     def add(self, event: Event) -> None:
         """Takes in one event; writes the report if the last time is a while ago."""
         if isinstance(event, Started):
-            self._started = event
-            return
-        self._rows.append(event)
-        if self._file is not None and time.monotonic() - self._written >= WRITE_SECONDS:
+            self._start(event)
+        else:
+            self._rows.append(event)
+            if time.monotonic() - self._written < WRITE_SECONDS:
+                return
+        if self._file is not None:
             with suppress(UsageError):  # the run goes on: what is computed is still told at its end
-                self._file.write(self.report())
+                self._file.write(text(self.report()))
             self._written = time.monotonic()
+
+    def _start(self, event: Started) -> None:
+        if self._resumed is not None:
+            check_target(self._resumed, event, {**library_versions(), **event.hello.environment})
+            baseline = self._request.baseline
+            bare = (unseen(row) for row in self._resumed.results)
+            self._rows = [baseline.seen(row) if baseline else row for row in bare]
+        self._started = event
 
     @property
     def started(self) -> bool:
@@ -113,25 +84,24 @@ class Recorder:
         return self._started is not None
 
     def write(self) -> None:
-        """Writes what was recorded, if there is something and a file for it.
+        """Writes what was recorded, if there is something, to each file.
 
         Raises:
             UsageError: it cannot be written.
         """
-        if self._file is not None and self.started:
-            self._file.write(self.report())
-        if self._page is not None and self.started:
-            from conformance.telling.page import (
-                render,
-            )  # takes time to import, which other runs need not wait for
-
-            self._page.write(render([self.report()]))
+        if not self.started:
+            return
+        report = self.report()
+        if self._file is not None:
+            self._file.write(text(report))
+        for file, render in self._others:
+            file.write(render(report))
 
     def report(self) -> Report:
         """The report of the rows so far; its status stays open until all are there."""
         assert self._started is not None
         hello, rows = self._started.hello, within(sorted(self._rows, key=place))
-        whole = not self._narrowed and len(rows) == self._started.total
+        whole = not self._request.selection.narrowed and self._ended
         return Report(
             suite_version=SUITE_VERSION,
             spec_version=self._vectors.spec_version,
@@ -145,7 +115,41 @@ class Recorder:
             profiles=summary.profiles(rows, hello, whole),
             untested_requirements=summary.untested(rows, self._requirements),
             results=rows,
+            options=self._request.options,
+            baseline=self._baseline(rows),
         )
+
+    @property
+    def _ended(self) -> bool:
+        """Whether every row is there."""
+        return self._started is not None and len(self._rows) == self._started.total
+
+    def _baseline(self, rows: Sequence[Row]) -> BaselineResult | None:
+        baseline = self._request.baseline
+        if baseline is None or self._started is None:
+            return None
+        accuracy, selection = self._started.accuracy, self._request.selection
+        held = {
+            case.id: tuple(dtype for dtype in DTYPES if case.judged(dtype, accuracy))
+            for case in self._vectors.cases
+        }
+        due = {row.key for row in rows}
+        if self._ended and selection.shard is None:
+            due |= {
+                (case.id, dtype)
+                for case in self._vectors.cases
+                for dtype in selection.dtypes or held[case.id]
+                if wanted(case, dtype, selection)
+            }
+        return BaselineResult(baseline.path, baseline.problems(rows, held, due))
+
+    def varied(self) -> str:
+        """How many rows had a variant asked as well, and how to ask the same ones again; empty if none had."""
+        assert self._started is not None
+        if not self._started.varied:
+            return ""
+        rows = counted(self._started.varied, "row")
+        return f"of {rows} a variant was asked as well; the same ones again: --fresh {self._request.fresh}"
 
     def diagnose(self) -> "Diagnosed":
         """Looks for known mistakes that explain what fails; from now on the report and its rows name them."""
@@ -175,12 +179,23 @@ class Recorder:
         assert self._started is not None
         hello, rows = self._started.hello, self._rows
         reasons = []
-        if self._narrowed:
-            reasons.append(f"{self._narrowed} left out a part of the suite")
+        if self._request.selection.narrowed:
+            reasons.append(f"{self._request.selection.narrowed} left out a part of the suite")
         if len(rows) < self._started.total:
             reasons.append(f"only {len(rows)} of {counted(self._started.total, 'row')} were run")
         reasons += summary.unsupported_claims(rows, hello)
         return "; ".join(reasons) or "no row of what is claimed was run"
+
+
+def unseen(row: Row) -> Row:
+    """The row as it was before a baseline and a diagnosis were added to it."""
+    message = "" if row.verdict == "xpass" else row.message
+    return replace(row, verdict=row.judged, message=message, known=None, diagnosis=())
+
+
+def text(report: Report) -> str:
+    """A report as it stands in its file."""
+    return json.dumps(report.to_json(), indent=1, allow_nan=False, ensure_ascii=True) + "\n"
 
 
 def place(row: Row) -> tuple[str, int]:

@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from conformance.errors import UsageError
-from conformance.judging.verdict import Diagnosis, Got, Row, Worst
+from conformance.judging.verdict import Diagnosis, Got, Known, Row, Worst
 from conformance.resources import schema
 
 REPORT_VERSION = 1
@@ -40,6 +40,14 @@ class FeatureResult:
 
 
 @dataclass(frozen=True)
+class BaselineResult:
+    """The baseline of a run: its file, and what is wrong with it."""
+
+    path: str
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything that a run has shown."""
 
@@ -55,6 +63,8 @@ class Report:
     profiles: Mapping[str, Status]
     untested_requirements: tuple[str, ...]
     results: tuple[Row, ...]
+    options: Mapping[str, Any] | None = None  # which rows were asked, and how; None in reports of version 1.0
+    baseline: BaselineResult | None = None
 
     @property
     def executed(self) -> int:
@@ -66,8 +76,18 @@ class Report:
         """How many rows make the target non-conformant."""
         return sum(row.failed for row in self.results)
 
+    @property
+    def as_expected(self) -> bool:
+        """Whether nothing failed that the baseline does not know, and the baseline is in order."""
+        sound = self.baseline is None or not self.baseline.problems
+        return sound and not any(row.unexpected for row in self.results)
+
     def to_json(self) -> dict[str, Any]:
-        """The report as JSON values."""
+        """The report as JSON values; what a run need not have stands after what each has."""
+        baseline = self.baseline and {
+            "path": self.baseline.path,
+            "problems": list(self.baseline.problems),
+        }
         return {
             "report_version": REPORT_VERSION,
             "suite_version": self.suite_version,
@@ -85,6 +105,8 @@ class Report:
             "profiles": dict(self.profiles),
             "untested_requirements": list(self.untested_requirements),
             "results": [row_to_json(row) for row in self.results],
+            **({"options": dict(self.options)} if self.options is not None else {}),
+            **({"baseline": baseline} if baseline else {}),
         }
 
     @classmethod
@@ -105,6 +127,10 @@ class Report:
             profiles=data["profiles"],
             untested_requirements=tuple(data["untested_requirements"]),
             results=tuple(row_from_json(row) for row in data["results"]),
+            options=data.get("options"),
+            baseline=BaselineResult(data["baseline"]["path"], tuple(data["baseline"]["problems"]))
+            if "baseline" in data
+            else None,
         )
 
 
@@ -134,6 +160,7 @@ def row_to_json(row: Row) -> dict[str, Any]:
         "diagnosis": [asdict(each) for each in row.diagnosis],
         "seconds": round(row.seconds, 6),
         **got_to_json(row),
+        **({"known": asdict(row.known)} if row.known else {}),
     }
 
 
@@ -175,6 +202,7 @@ def row_from_json(data: Mapping[str, Any]) -> Row:
         ),
         got_left_out=data.get("got_left_out", ""),
         diagnosis=tuple(Diagnosis(**each) for each in data["diagnosis"]),
+        known=Known(**data["known"]) if "known" in data else None,
     )
 
 

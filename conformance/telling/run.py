@@ -1,26 +1,56 @@
 """`conformance.run`: a run from Python, with the options of the command line."""
 
 import os
+import secrets
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from conformance.errors import UsageError
 from conformance.running import runner
+from conformance.running.baseline import read_baseline
 from conformance.running.process import split_command
 from conformance.running.runner import Request
 from conformance.running.select import Selection, parse_shard
+from conformance.telling.badge import badge as badge_text
+from conformance.telling.junit import junit as junit_text
+from conformance.telling.known import baseline_text
 from conformance.telling.outfile import OutFile
-from conformance.telling.record import Recorder, ReportFile
-from conformance.telling.report import Report
+from conformance.telling.record import Recorder
+from conformance.telling.report import Report, read_report
 from conformance.telling.requirements import read_requirements
+from conformance.telling.resume import check_request
 from conformance.telling.text import shorten
 from conformance.vectors import load
 from conformance.vectors.case import Case
 
 LONGEST = threading.TIMEOUT_MAX / 2
 """Seconds that the system can wait, with room for what is allowed beyond; more is taken as this."""
+SEEDS = 10**6
+"""How many seeds a run without one chooses from: short enough to be typed again."""
+
+FilePath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where a run reads from and writes to, beside the vectors."""
+
+    report: FilePath | None = None
+    html: FilePath | None = None
+    junit: FilePath | None = None
+    badge: FilePath | None = None
+    baseline: FilePath | None = None
+    write_baseline: FilePath | None = None
+    resume: FilePath | None = None
+
+    @property
+    def written(self) -> bool:
+        """Whether something is written that tells of the rows."""
+        return any(path is not None for path in (self.report, self.html, self.junit, self.resume))
 
 
 def run(
@@ -34,8 +64,14 @@ def run(
     accuracy: str | None = None,
     k: str | None = None,
     feature: str | Iterable[str] = (),
-    report: str | os.PathLike[str] | None = None,
-    html: str | os.PathLike[str] | None = None,
+    report: FilePath | None = None,
+    html: FilePath | None = None,
+    junit: FilePath | None = None,
+    badge: FilePath | None = None,
+    baseline: FilePath | None = None,
+    write_baseline: FilePath | None = None,
+    resume: FilePath | None = None,
+    fresh: int | str | None = None,
     timeout: float = runner.TIMEOUT,
     shard: str | tuple[int, int] | None = None,
     in_process: bool = False,
@@ -47,14 +83,19 @@ def run(
 
     `target` is a backend's name, `package.module:attribute`, `path/to/file.py:attribute`, or a Python object,
     which is called in this process; `command` is instead a program that speaks the line protocol.
-    `report` is a file that is kept up to date while the run goes on, `html` a page over the run at its end.
+    `report` is a file that is kept up to date while the run goes on; `html`, a page over the run, `junit`, `badge`
+    and `write_baseline` are written at its end; `resume` is a report that the run goes on with, and writes to
+    unless `report` is another. `fresh` is the seed of the variants of cases that are asked as well, `"off"` asks
+    none.
     The rest is as in `mha-conformance run`; several dtypes or features are given as an iterable.
 
     Returns:
-        The report; its `status` is `conformant`, `non-conformant` or `incomplete`.
+        The report; its `status` is `conformant`, `non-conformant` or `incomplete`, and `as_expected` says
+        whether all that fails stands in the baseline.
 
     Raises:
-        UsageError: the target cannot be loaded, a name is unknown, or nothing is left to run.
+        UsageError: the target cannot be loaded, a name is unknown, a file cannot be used, or nothing is left to
+            run.
 
     Example:
         >>> report = conformance.run(attention, dtype="float32")
@@ -64,7 +105,8 @@ def run(
         target, command=command, profile=profile, op=op, dtype=dtype, device=device, accuracy=accuracy, k=k,
         feature=feature, timeout=timeout, shard=shard, in_process=in_process, x=x, j=j,
     )  # fmt: skip
-    recorder, cases = prepare(request, ("conformance.run", request.source), report, html)
+    files = Files(report, html, junit, badge, baseline, write_baseline, resume)
+    request, recorder, cases = prepare(request, ("conformance.run", request.source), files, fresh)
     try:
         for event in runner.run(request, cases):
             recorder.add(event)
@@ -130,22 +172,80 @@ def make_request(
 
 
 def prepare(
-    request: Request,
-    command: Iterable[str],
-    report: str | os.PathLike[str] | None,
-    html: str | os.PathLike[str] | None = None,
-) -> tuple[Recorder, tuple[Case, ...]]:
-    """Reads what a run needs, and finds out whether its report and its page can be written.
+    request: Request, command: Iterable[str], files: Files, fresh: int | str | None = None
+) -> tuple[Request, Recorder, tuple[Case, ...]]:
+    """Reads what a run needs, finds out whether what it writes can be written, and completes the request.
 
     Raises:
-        UsageError: the vectors or the specification are damaged, or the report cannot be written.
+        UsageError: the vectors, the specification, the baseline or the report to go on with are damaged or of
+            another run, or a file cannot be written.
     """
-    file = None if report is None else ReportFile(Path(report))
+    report = files.resume if files.report is None else files.report
+    file = None if report is None else OutFile(Path(report), "report")
+    others = [
+        (OutFile(Path(path), what), render)
+        for path, what, render in (
+            (files.html, "page", page_text),
+            (files.junit, "JUnit file", junit_text),
+            (files.badge, "badge", partial(badge_text, profile=request.selection.profile)),
+            (files.write_baseline, "baseline", baseline_text),
+        )
+        if path is not None
+    ]
+    _check_reasons(files)
+    seed = fresh_seed(fresh)
+    if files.baseline is not None:
+        request = replace(request, baseline=read_baseline(Path(files.baseline)))
     vectors = load.load_vectors()
+    resumed = None if files.resume is None else read_report(Path(files.resume))
+    if resumed is not None:
+        if fresh is None and resumed.options is not None:
+            seed = resumed.options["fresh"]
+        request = replace(request, done=frozenset(row.key for row in resumed.results))
+    request = replace(request, fresh=seed)
+    if resumed is not None:
+        check_request(resumed, request, vectors.sha256)
     requirements = [r.id for r in read_requirements() if not r.withdrawn]
-    page = None if html is None else OutFile(Path(html), "page")
-    recorder = Recorder(vectors, requirements, tuple(command), request.selection.narrowed, file, page)
-    return recorder, vectors.cases
+    return (
+        request,
+        Recorder(vectors, requirements, tuple(command), request, file, others, resumed),
+        vectors.cases,
+    )
+
+
+def page_text(report: Report) -> str:
+    """The page over one run."""
+    from conformance.telling.page import render  # takes time to import, which other runs need not wait for
+
+    return render([report])
+
+
+def fresh_seed(fresh: int | str | None) -> int | None:
+    """The seed of the variants: the one given, a new one for None, none for `off`.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if fresh is None:
+        return secrets.randbelow(SEEDS)
+    if fresh == "off":
+        return None
+    text = str(fresh)
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise UsageError(f"--fresh wants a whole number from 0 on, or off, got {shorten(text)!r}")
+    return int(text)
+
+
+def _check_reasons(files: Files) -> None:
+    """A baseline that somebody has filled in is not written over, unless its reasons are read first."""
+    if files.write_baseline is None:
+        return
+    path = Path(files.write_baseline)
+    known = files.baseline is not None and path.resolve() == Path(files.baseline).resolve()
+    if path.exists() and not known:
+        raise UsageError(
+            f"{path} is there already: give it as --baseline as well, so that its reasons are kept, or another name"
+        )
 
 
 def _is_plain(target: Any) -> bool:

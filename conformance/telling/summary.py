@@ -63,9 +63,7 @@ def features(rows: Sequence[Row], hello: Hello, whole: bool) -> dict[str, Featur
     results = {}
     for feature in FEATURES:
         those = [row for row in rows if feature in row.features]
-        passed, failed = (
-            sum(map(test, those)) for test in (lambda r: r.verdict == "pass", lambda r: r.failed)
-        )
+        passed, failed = (sum(map(test, those)) for test in (lambda r: r.passed, lambda r: r.failed))
         word = status(those, hello, whole) if feature in hello.features else "not claimed"
         results[feature] = FeatureResult(word, passed, failed)
     return results
@@ -87,7 +85,9 @@ def _claims_gradients(rows: Sequence[Row], hello: Hello) -> bool:
     """Whether the gradient of each claimed operation is claimed and has rows."""
     tested = {row.operation for row in rows}
     forward = [operation for operation in (SDPA, MHA) if operation in hello.operations]
-    return all(f"{operation}_vjp" in tested & set(hello.operations) for operation in forward)
+    return bool(forward) and all(
+        f"{operation}_vjp" in tested & set(hello.operations) for operation in forward
+    )
 
 
 def untested(rows: Iterable[Row], requirements: Iterable[str]) -> tuple[str, ...]:

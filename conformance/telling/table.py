@@ -10,9 +10,10 @@ from rich.text import Text
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
 from conformance.telling.blame import blame
+from conformance.telling.compare import KINDS, Comparison
 from conformance.telling.report import Report
 from conformance.telling.requirements import Requirement
-from conformance.telling.text import STYLES, plain, safe, shorten
+from conformance.telling.text import MESSAGE, STYLES, plain, safe, shorten
 
 BLAMED = 8
 """Requirements that are named as broken."""
@@ -84,13 +85,21 @@ def chapters(reports: Iterable[Report]) -> list[str]:
     return sorted({row.chapter for report in reports for row in report.results})
 
 
+def counts(rows: Iterable[Row]) -> tuple[int, int, int, int]:
+    """How many rows are in order, fail the run, fail as is known, and are unsupported."""
+    verdicts = [row.verdict for row in rows]
+    known, unsupported = verdicts.count("xfail"), verdicts.count("unsupported")
+    passed = verdicts.count("pass")
+    return passed, len(verdicts) - passed - known - unsupported, known, unsupported
+
+
 def cell(rows: Iterable[Row]) -> Text:
     """How many of some rows pass; whatever fails comes first, and unsupported is never a pass."""
-    verdicts = [row.verdict for row in rows]
-    passed, unsupported = verdicts.count("pass"), verdicts.count("unsupported")
-    failed = len(verdicts) - passed - unsupported
+    passed, failed, known, unsupported = counts(rows)
     if failed:
-        return Text(f"{failed} of {failed + passed} failed", STYLES["fail"])
+        return Text(f"{failed} of {failed + known + passed} failed", STYLES["fail"])
+    if known:
+        return Text(f"{known} of {known + passed} xfail", STYLES["xfail"])
     if passed:
         return Text(f"{passed} pass", STYLES["pass"])
     return Text("unsupported" if unsupported else "", STYLES["unsupported"])
@@ -98,11 +107,11 @@ def cell(rows: Iterable[Row]) -> Text:
 
 def short_cell(rows: Iterable[Row]) -> Text:
     """The same for a narrow column."""
-    verdicts = [row.verdict for row in rows]
-    passed, unsupported = verdicts.count("pass"), verdicts.count("unsupported")
-    failed = len(verdicts) - passed - unsupported
+    passed, failed, known, unsupported = counts(rows)
     if failed:
         return Text(f"{failed} fail", STYLES["fail"])
+    if known:
+        return Text(f"{known} xfail", STYLES["xfail"])
     if passed:
         return Text(f"{passed} pass", STYLES["pass"])
     return Text("none" if unsupported else "", STYLES["unsupported"])
@@ -123,3 +132,22 @@ def summary_lines(report: Report, profile: str | None = None) -> list[Text]:
         word = report.profiles[profile]
         lines.append(Text.assemble(f"profile {profile}: ", (word, STYLES[word])))
     return lines
+
+
+def comparison_lines(comparison: Comparison) -> list[Text]:
+    """What changed between two reports: notes, a line a row, and the counts."""
+    lines = [plain(f"note: {note}", "yellow") for note in comparison.notes]
+    for name, word in KINDS.items():
+        for change in getattr(comparison, name):
+            style = {"regressions": "red", "fixed": "green"}.get(name, "")
+            message = (
+                f": {shorten(change.row.message, MESSAGE)}" if change.after and change.row.message else ""
+            )
+            lines.append(
+                Text.assemble(
+                    (f"{word:<10}", style),
+                    plain(f"{change.row.case} {change.row.dtype} ({change.words}){message}"),
+                )
+            )
+    counts = ", ".join(f"{len(getattr(comparison, name))} {word}" for name, word in KINDS.items())
+    return [*lines, plain(f"{counts}, {comparison.same} the same")]

@@ -14,6 +14,8 @@ STYLES = {
     "crash": "bold red",
     "timeout": "bold red",
     "unsupported": "dim",
+    "xfail": "yellow",
+    "xpass": "bold red",
     "conformant": "bold green",
     "non-conformant": "bold red",
     "incomplete": "bold yellow",

@@ -15,9 +15,11 @@ from conformance.judging.verdict import FAILURES, VERDICTS, Diagnosis, Got, Row,
 from conformance.names import DTYPES, FEATURES, MHA, MHA_VJP, POLICIES, PROFILES, SDPA, SDPA_VJP
 from conformance.resources import schema
 from conformance.running.answer import Hello
-from conformance.running.runner import Started
+from conformance.running.runner import Request, Started
+from conformance.running.select import Selection
 from conformance.telling import record, summary
-from conformance.telling.record import Recorder, ReportFile
+from conformance.telling.outfile import OutFile
+from conformance.telling.record import Recorder
 from conformance.telling.report import Report, read_report
 from conformance.vectors.load import Vectors
 
@@ -40,9 +42,10 @@ def row(verdict: Any = "pass", features: tuple[str, ...] = (), **fields: Any) ->
 
 @pytest.fixture
 def recorder(make_vectors: Callable[..., Vectors], make_case: Callable[..., Any]) -> Callable[..., Recorder]:
-    def make(*rows: Row, narrowed: str = "", total: int | None = None, **more: Any) -> Recorder:
+    def make(*rows: Row, narrowed: str | None = None, total: int | None = None, **more: Any) -> Recorder:
+        request = Request(target="x.py", selection=Selection(expression=narrowed))
         made = Recorder(
-            make_vectors(make_case()), ["ATT-1", "ATT-10", "ATT-2"], ["run", "x"], narrowed, **more
+            make_vectors(make_case()), ["ATT-1", "ATT-10", "ATT-2"], ["run", "x"], request, **more
         )
         made.add(Started(HELLO, "x.py", "eager", len(rows) if total is None else total))
         for each in rows:
@@ -57,7 +60,7 @@ def test_fields_are_the_contract_s(recorder: Any) -> None:
     data = recorder(row(worst=WORST, error_over_bound=float("inf"))).report().to_json()
     assert list(data) == [
         "report_version", "suite_version", "spec_version", "vectors_sha256", "target", "environment", "command",
-        "status", "summary", "features", "profiles", "untested_requirements", "results",
+        "status", "summary", "features", "profiles", "untested_requirements", "results", "options",
     ]  # fmt: skip
     assert list(data["target"]) == ["name", "version", "source", "accuracy"]
     assert list(data["results"][0]) == [
@@ -107,7 +110,7 @@ def test_rows_there_and_back(verdict: Any, **fields: Any) -> None:
 
 
 def report_of(*rows: Row) -> Report:
-    recorder = Recorder(Vectors((), "0" * 64, "1.0", "1"), [], [])
+    recorder = Recorder(Vectors((), "0" * 64, "1.0", "1"), [], [], Request(target="x.py"))
     recorder.add(Started(HELLO, "x.py", "eager", len(rows)))
     for each in rows:
         recorder.add(each)
@@ -144,13 +147,13 @@ def test_status(rows: list[Row], whole: bool, status: str) -> None:
 @pytest.mark.covers("CONF-3")
 def test_narrowed_or_cut_short_is_incomplete(recorder: Any) -> None:
     assert recorder(row()).report().status == "conformant"
-    assert recorder(row(), narrowed="-k x").report().status == "incomplete"
+    assert recorder(row(), narrowed="x").report().status == "incomplete"
     assert recorder(row(), total=2).report().status == "incomplete"
-    assert recorder(row("fail"), narrowed="-k x").report().status == "non-conformant"
+    assert recorder(row("fail"), narrowed="x").report().status == "non-conformant"
 
 
 def test_incomplete_says_why(recorder: Any) -> None:
-    assert recorder(row(), narrowed="-k x").left_open() == "-k x left out a part of the suite"
+    assert recorder(row(), narrowed="x").left_open() == "-k x left out a part of the suite"
     assert recorder(row(), total=3).left_open() == "only 1 of 3 rows were run"
     answered = row("unsupported", ("mask",), message="no mask today")
     assert recorder(row(), answered).left_open() == (
@@ -218,7 +221,7 @@ def test_training_needs_the_gradient_of_each_claimed_operation() -> None:
 def test_the_file_is_kept_up_to_date(tmp_path: Path, recorder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "WRITE_SECONDS", 0.0)
     path = tmp_path / "report.json"
-    made = recorder(row(), total=3, file=ReportFile(path))
+    made = recorder(row(), total=3, file=OutFile(path, "report"))
     assert len(read_report(path).results) == 1
     made.add(row("fail"))
     written = read_report(path)
@@ -232,8 +235,8 @@ def os_listing(folder: Path) -> list[str]:
 
 def test_the_file_is_written_at_most_every_second(tmp_path: Path, recorder: Any) -> None:
     path = tmp_path / "report.json"
-    made = recorder(*[row()] * 5, file=ReportFile(path))
-    assert not path.exists()
+    made = recorder(*[row()] * 5, file=OutFile(path, "report"))
+    assert (len(read_report(path).results), read_report(path).status) == (0, "incomplete")
     made.write()
     assert read_report(path) == made.report()
 
@@ -244,7 +247,7 @@ def test_a_disk_that_fails_meanwhile_loses_no_row(
     monkeypatch.setattr(record, "WRITE_SECONDS", 0.0)
     folder = tmp_path / "folder"
     folder.mkdir()
-    file = ReportFile(folder / "report.json")
+    file = OutFile(folder / "report.json", "report")
     folder.rmdir()
     made = recorder(row(), row(), file=file)
     assert len(made.report().results) == 2
@@ -256,7 +259,7 @@ def test_a_link_stays_a_link(tmp_path: Path, recorder: Any) -> None:
     link, real = tmp_path / "link.json", tmp_path / "real.json"
     real.touch()
     link.symlink_to(real)
-    recorder(row(), file=ReportFile(link)).write()
+    recorder(row(), file=OutFile(link, "report")).write()
     assert link.is_symlink()
     assert read_report(real).status == "conformant"
 
@@ -265,7 +268,7 @@ def test_paths_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path, tmp_path / "none" / "report.json", tmp_path / "file" / "report.json"):
         with pytest.raises(UsageError, match="cannot be written"):
-            ReportFile(path)
+            OutFile(path, "report")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from conformance.judging.verdict import Got, Row
 from conformance.names import SDPA
 from conformance.running.answer import Hello, Question
 from conformance.running.protocol import encode_array
-from conformance.running.runner import InProcess, Started, answered
+from conformance.running.runner import InProcess, Request, Started, answered
 from conformance.running.target import adopt
 from conformance.telling.page import render
 from conformance.telling.record import Recorder
@@ -92,7 +92,9 @@ def page_over(vectors_are: Any, make_vectors: Any) -> Callable[..., Page]:
 def report_of(*rows: Row, sha256: str = "0" * 64, source: str = "x.py", **said: Any) -> Report:
     """The report of rows, of a target that says certain things of itself."""
     hello = {"name": "x", "version": "1", "dtypes": ("float32",), "features": (), "operations": (SDPA,)}
-    recorder = Recorder(Vectors((), sha256, "1.0", "1"), ["ATT-1", "ATT-2"], ["run", "x"])
+    recorder = Recorder(
+        Vectors((), sha256, "1.0", "1"), ["ATT-1", "ATT-2"], ["run", "x"], Request(target=source)
+    )
     recorder.add(Started(Hello(**{**hello, "accuracy": "eager", **said}), source, "eager", len(rows)))
     for row in rows:
         recorder.add(row)

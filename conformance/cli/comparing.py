@@ -1,0 +1,35 @@
+"""`mha-conformance compare`."""
+
+from pathlib import Path
+
+import click
+
+from conformance.cli.exits import CONFORMANT, FAILED, examples
+from conformance.cli.looking import print_json
+from conformance.errors import UsageError
+from conformance.telling.compare import compare as compared
+from conformance.telling.github import comparison_markdown
+from conformance.telling.report import read_report
+from conformance.telling.table import comparison_lines
+from conformance.telling.text import console
+
+
+@click.command(epilog=examples("compare before.json after.json"))
+@click.argument("before", type=click.Path(path_type=Path), metavar="A.json")
+@click.argument("after", type=click.Path(path_type=Path), metavar="B.json")
+@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--markdown", is_flag=True, help="For a comment or a step summary.")
+def compare(before: Path, after: Path, as_json: bool, markdown: bool) -> int:
+    """Tell what changed from report A to report B; exit 1 if something regressed."""
+    if as_json and markdown:
+        raise UsageError("give either --json or --markdown")
+    comparison = compared(read_report(before), read_report(after))
+    if as_json:
+        print_json(comparison.to_json())
+    elif markdown:
+        click.echo(comparison_markdown(comparison), nl=False)
+    else:
+        out = console()
+        for line in comparison_lines(comparison):
+            out.print(line, soft_wrap=True)
+    return FAILED if comparison.regressions else CONFORMANT

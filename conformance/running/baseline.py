@@ -1,0 +1,173 @@
+"""Known failures: a file of them, what a row comes to beside it, and what is wrong with the file (CONF-14, CONF-15)."""
+
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import best_match
+
+from conformance.errors import UsageError
+from conformance.judging.verdict import Known, Row
+from conformance.names import DTYPES
+from conformance.resources import schema
+from conformance.running.nearest import nearest
+
+BASELINE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One known failure."""
+
+    case: str
+    reason: str
+    dtypes: tuple[str, ...] = ()  # empty = every dtype that the run has of the case
+    verdicts: tuple[str, ...] = ()  # empty = any failure
+    report: str = ""
+
+    def knows(self, row: Row) -> bool:
+        """Whether a row is what this entry is about."""
+        return self.case == row.case and (not self.dtypes or row.dtype in self.dtypes)
+
+    def __str__(self) -> str:
+        return " ".join((self.case, *self.dtypes))
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What is known to fail, and where that is written."""
+
+    path: str
+    entries: tuple[Entry, ...]
+
+    def seen(self, row: Row) -> Row:
+        """The row as the baseline has it: `xfail` where it fails as is known, `xpass` where it passes instead."""
+        entry = self.entry(row)
+        if entry is None or not row.executed:
+            return row
+        known = Known(row.verdict, entry.reason, entry.report)
+        if not row.failed:
+            return replace(
+                row, verdict="xpass", known=known, message=f"passes, though {self.path} knows it to fail"
+            )
+        if entry.verdicts and row.verdict not in entry.verdicts:
+            wanted = " or ".join(entry.verdicts)
+            return replace(
+                row, message=f"{row.message} (known as {wanted}, not as {row.verdict}: {self.path})"
+            )
+        return replace(row, verdict="xfail", known=known)
+
+    def entry(self, row: Row) -> Entry | None:
+        """The first entry that is about a row."""
+        return next((entry for entry in self.entries if entry.knows(row)), None)
+
+    def problems(
+        self, rows: Iterable[Row], held: Mapping[str, Iterable[str]], due: Iterable[tuple[str, str]]
+    ) -> tuple[str, ...]:
+        """What is wrong with the file, beside rows that pass against it; one sentence each.
+
+        Args:
+            rows: those of the run.
+            held: case ID -> the dtypes that can hold it, for every case of the suite.
+            due: what the run was to ask, as (case ID, dtype): what it left out cannot be stale.
+        """
+        executed = {row.key for row in rows if row.executed}
+        asked = set(due)
+        return tuple(
+            f"{self.path}: {entry}: {problem}"
+            for number, entry in enumerate(self.entries)
+            for problem in (
+                *_flaws(entry, held),
+                *_stale(entry, executed, asked, held),
+                *_twice(entry, self.entries[:number]),
+            )
+        )
+
+
+def _flaws(entry: Entry, held: Mapping[str, Iterable[str]]) -> Iterator[str]:
+    """What is wrong with an entry whatever a run gives."""
+    if not entry.reason.strip():
+        yield "its reason is empty; say why it is known to fail (CONF-15)"
+    if entry.case not in held:
+        yield f"no case has this ID{nearest(entry.case, held)} (CONF-15)"
+    for dtype in entry.dtypes:
+        if dtype not in DTYPES:
+            yield f"{dtype!r} is no dtype{nearest(dtype, DTYPES)} (CONF-15)"
+        elif dtype not in held.get(entry.case, DTYPES):
+            yield f"the case has no row in {dtype} (CONF-15)"
+
+
+def _stale(
+    entry: Entry, executed: set[tuple[str, str]], due: set[tuple[str, str]], held: Mapping[str, Iterable[str]]
+) -> Iterator[str]:
+    """What of it the run was to ask, and has no result for."""
+    possible = [dtype for dtype in DTYPES if dtype in held.get(entry.case, ())]
+    asked = [dtype for dtype in entry.dtypes or possible if (entry.case, dtype) in due and dtype in possible]
+    met = [dtype for dtype in asked if (entry.case, dtype) in executed]
+    if entry.dtypes:
+        for dtype in (dtype for dtype in asked if dtype not in met):
+            yield f"it is stale: {dtype} was not executed (CONF-15)"
+    elif asked and not met:
+        yield "it is stale: the case was not executed (CONF-15)"
+
+
+def _twice(entry: Entry, before: Iterable[Entry]) -> Iterator[str]:
+    """That another entry is about the same rows."""
+    for other in before:
+        if entry.case == other.case and (
+            not entry.dtypes or not other.dtypes or set(entry.dtypes) & set(other.dtypes)
+        ):
+            yield "another entry is about the same rows (CONF-15)"
+            return
+
+
+def read_baseline(path: Path) -> Baseline:
+    """The baseline of a file.
+
+    Raises:
+        UsageError: it cannot be read, or is not of the published form.
+    """
+    try:
+        data: dict[str, Any] = tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise UsageError(f"baseline {path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"baseline {path} is not TOML: {error}") from error
+    flaw = best_match(Draft202012Validator(schema("baseline")).iter_errors(data))
+    if flaw is not None:
+        raise UsageError(
+            f"{path} is no baseline of version {BASELINE_VERSION}: {flaw.json_path}: {flaw.message:.200}"
+        )
+    return Baseline(
+        str(path),
+        tuple(
+            Entry(
+                case=entry["case"],
+                reason=entry["reason"],
+                dtypes=tuple(entry.get("dtypes", ())),
+                verdicts=tuple(entry.get("verdicts", ())),
+                report=entry.get("report", ""),
+            )
+            for entry in data["known"]
+        ),
+    )
+
+
+def baseline_of(rows: Iterable[Row]) -> list[tuple[Entry, Row]]:
+    """An entry for every failure, dtypes that fail alike together, each with the first of its rows.
+
+    Reasons and reports are those that an earlier baseline gave, and empty where none did.
+    """
+    groups: dict[tuple[str, str, str, str], list[Row]] = {}
+    for row in rows:
+        if row.failed:
+            known = row.known
+            group = (row.case, row.judged, known.reason if known else "", known.report if known else "")
+            groups.setdefault(group, []).append(row)
+    return [
+        (Entry(case, reason, tuple(row.dtype for row in those), (verdict,), report), those[0])
+        for (case, verdict, reason, report), those in groups.items()
+    ]

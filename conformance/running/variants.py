@@ -1,0 +1,193 @@
+"""New questions made of stored cases, whose answers follow exactly from the stored ones (CONF-16).
+
+Attention does not know in which order batch entries, heads, queries and keys come, and is odd in what it
+averages. So a case whose entries are put in another order, and whose values have the other sign, has the stored
+answer in that order and with that sign: exactly, and so have its bounds, which hold for any order of summation
+and do not look at signs. An implementation that remembers answers, by whatever of a question, does not know it.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+import numpy as np
+
+from conformance.judging.measure import query_axis
+from conformance.judging.verdict import Row
+from conformance.names import MHA, MHA_VJP, SDPA, SDPA_VJP
+from conformance.running.answer import Question
+from conformance.running.arrays import SHARED as SHARED_ARRAY
+from conformance.vectors.case import Array, Bound, Case, Golden
+
+SHARE, LEAST = 0.05, 8
+"""Which part of the rows of a run has a variant asked as well, and at least how many."""
+
+FORWARD = {SDPA: SDPA, SDPA_VJP: SDPA, MHA: MHA, MHA_VJP: MHA}
+
+ENTRIES: Mapping[str, str] = {
+    "batch": "its batch entries in another order",
+    "group": "its heads in another order",
+    "query": "its queries in another order",
+    "key": "its keys in another order",
+}
+"""What is put in another order, in words; a group is a key head with the query heads that read it."""
+
+# Where each array has the axes that are reordered, from the end; `head` follows from `group`.
+ATTENTION: Mapping[str, Mapping[str, int]] = {
+    "query": {"head": -3, "query": -2},
+    "key": {"group": -3, "key": -2},
+    "value": {"group": -3, "key": -2},
+    "output": {"head": -3, "query": -2},
+}
+LAYER: Mapping[str, Mapping[str, int]] = {
+    "query": {"query": -2},
+    "key": {"key": -2},
+    "value": {"key": -2},
+    "output": {"query": -2},
+    "w_q": {"head": -3},
+    "w_k": {"group": -3},
+    "w_v": {"group": -3},
+    "w_o": {"head": -3},
+    "b_q": {"head": -2},
+    "b_k": {"group": -2},
+    "b_v": {"group": -2},
+}
+BOTH: Mapping[str, Mapping[str, int]] = {
+    "mask": {"head": -3, "query": -2, "key": -1},
+    "attn_bias": {"head": -3, "query": -2, "key": -1},
+    "weights": {"head": -3, "query": -2, "key": -1},
+    "lse": {"head": -2, "query": -1},
+    "sinks": {"head": -1},
+    "past_key": {"group": -3},
+    "past_value": {"group": -3},
+    "present_key": {"group": -3},
+    "present_value": {"group": -3},
+}
+SHARED = ("sinks", "w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o")
+"""Arrays that every batch entry has in common."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A new question with its answer, and what makes it differ from the stored one."""
+
+    case: Case
+    words: str
+    seed: str
+
+
+def with_variants(questions: Sequence[Question], seed: int) -> list[Question]:
+    """The questions, some of them with what a variant is to be drawn from; the same for the same seed."""
+    able = [q for q in questions if not q.unclaimed and not q.case.raises]
+    drawn = {(q.case.id, q.dtype): f"{seed}/{q.case.id}/{q.dtype}" for q in able}
+    number = max(LEAST, round(SHARE * len(able)))
+    chosen = sorted(drawn, key=lambda key: sha256(drawn[key].encode()).digest())[:number]
+    return [
+        replace(q, seed=drawn[q.case.id, q.dtype]) if (q.case.id, q.dtype) in chosen else q for q in questions
+    ]
+
+
+def variant(case: Case, seed: str) -> Variant:
+    """A variant of a case that has an answer, drawn from a seed."""
+    draw = random.Random(seed)
+    orders = _orders(case, draw)
+    negated, results = _negated(case)
+    inputs = {name: _moved(case, name, array, orders) for name, array in case.inputs.items()}
+    inputs |= {name: -inputs[name] for name in negated}
+    expected = {
+        name: _golden(case, name, golden, orders, -1.0 if name in results else 1.0)
+        for name, golden in case.expected.items()
+    }
+    words = [f"{' and '.join(negated)} negated", *(ENTRIES[name] for name in ENTRIES if name in orders)]
+    memory = {name: how for name, how in case.memory.items() if how != SHARED_ARRAY}  # they now differ
+    return Variant(replace(case, inputs=inputs, expected=expected, memory=memory), ", ".join(words), seed)
+
+
+def unlike(row: Row, again: Row, made: Variant) -> Row:
+    """The row of a case that is answered though its variant is not: that of the variant, which says so."""
+    where = f"{made.words}; --fresh {made.seed.partition('/')[0]}"
+    return replace(
+        again,
+        verdict="fail" if again.verdict == "unsupported" else again.verdict,
+        message=f"answers the stored case but not its variant ({where}): {again.message} (CONF-16)",
+        seconds=row.seconds + again.seconds,
+        got=(),
+        got_left_out="it is the answer to a variant of the case",
+    )
+
+
+def _negated(case: Case) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Which inputs are given with the other sign, and which results have it then."""
+    if case.operation in (SDPA_VJP, MHA_VJP):
+        return ("grad_output",), frozenset(case.expected)
+    if case.operation == MHA:
+        return tuple(name for name in ("w_o", "b_o") if name in case.inputs), frozenset({"output"})
+    names = tuple(name for name in ("value", "past_value") if name in case.inputs)
+    return names, frozenset({"output", "present_value"})
+
+
+def _orders(case: Case, draw: random.Random) -> dict[str, list[int]]:
+    """New orders of what may be reordered; nothing that has one entry, or happens to stay as it is."""
+    layer, inputs, options = FORWARD[case.operation] == MHA, case.inputs, case.options
+    query, key = inputs["query"].shape, inputs["key"].shape
+    free = not options.get("is_causal") and options.get("window") is None
+    heads, groups = (inputs["w_q"].shape[0], inputs["w_k"].shape[0]) if layer else (query[-3], key[-3])
+    sizes = {"batch": query[0] if len(query) > (2 if layer else 3) else 1, "group": groups}
+    if free:
+        sizes["query"] = query[-2]
+    if free and "kv_lengths" not in inputs and "past_key" not in inputs:
+        sizes["key"] = key[-2]
+    orders = {name: draw.sample(range(size), size) for name, size in sizes.items()}
+    each = heads // max(groups, 1)  # query heads that read one key head
+    orders["head"] = [g * each + r for g in orders["group"] for r in draw.sample(range(each), each)]
+    if orders["head"] == sorted(orders["head"]):
+        del orders["group"]
+    return {name: order for name, order in orders.items() if name == "group" or order != sorted(order)}
+
+
+def _axes(case: Case, name: str, array_axes: int) -> dict[str, int]:
+    """Where an input or result has the axes that may be reordered, counted from the end."""
+    layer = FORWARD[case.operation] == MHA
+    axes = dict(
+        {**(LAYER if layer else ATTENTION), **BOTH}.get("output" if name == "grad_output" else name, {})
+    )
+    batch = case.inputs["query"].ndim - (2 if layer else 3)
+    own = {"kv_lengths": 0, "q_offset": 0, "mask": 3, "attn_bias": 3}.get(name, array_axes - batch)
+    if batch and name not in SHARED and array_axes == batch + own:
+        axes["batch"] = -array_axes
+    return {kind: axis for kind, axis in axes.items() if -axis <= array_axes}
+
+
+def _moved(case: Case, name: str, array: Array, orders: Mapping[str, list[int]], held: str = "") -> Array:
+    """An input or result in its new order; an axis that broadcasts stays, and so does `held`."""
+    for kind, axis in _axes(case, name, array.ndim).items():
+        if kind in orders and kind != held and array.shape[axis] > 1:
+            array = np.take(array, orders[kind], axis=axis)
+    return array
+
+
+def _golden(case: Case, name: str, golden: Golden, orders: Mapping[str, list[int]], sign: float) -> Golden:
+    """A golden value in its new order; sampled rows keep their place in it and get new numbers."""
+    axis, held, rows = query_axis(name, len(golden.shape)) - len(golden.shape), "", golden.rows
+    if rows is not None:
+        held = next(kind for kind, at in _axes(case, name, len(golden.shape)).items() if at == axis)
+        rows = tuple(orders[held].index(row) for row in rows) if held in orders else rows
+
+    def move(array: Array) -> Array:
+        return _moved(case, name, array, orders, held)
+
+    return replace(
+        golden,
+        rows=rows,
+        hi=sign * move(golden.hi),
+        lo=sign * move(golden.lo),
+        bounds={
+            dtype: {policy: Bound(move(bound.worst), move(bound.rms)) for policy, bound in policies.items()}
+            for dtype, policies in golden.bounds.items()
+        },
+        signatures={
+            name: replace(signature, direction=sign * move(signature.direction))
+            for name, signature in golden.signatures.items()
+        },
+    )

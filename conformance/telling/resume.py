@@ -1,0 +1,49 @@
+"""Whether a run can go on where an earlier one ended: only what was asked and judged alike can be joined."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from conformance.errors import UsageError
+from conformance.running.runner import Request, Started
+from conformance.telling.report import Report
+from conformance.telling.text import shorten
+from conformance.version import SUITE_VERSION
+
+
+def check_request(report: Report, request: Request, vectors_sha256: str) -> None:
+    """Refuses another suite, other vectors or other options, before anything is started.
+
+    Raises:
+        UsageError: one of them differs.
+    """
+    _same("suite", report.suite_version, SUITE_VERSION)
+    _same("vectors", report.vectors_sha256, vectors_sha256)
+    _same("target", report.target.source, request.source)
+    if report.options is None:
+        raise UsageError("--resume: the report does not say its options; run anew")
+    for name, value in request.options.items():
+        _same(("-" if len(name) == 1 else "--") + name, report.options[name], value)
+
+
+def check_target(report: Report, started: Started, environment: Mapping[str, str]) -> None:
+    """Refuses another target, or the same one among other libraries.
+
+    Raises:
+        UsageError: it is not what the report is about.
+    """
+    hello, target = started.hello, report.target
+    _same("target's name", target.name, hello.name)
+    _same("target's version", target.version, hello.version)
+    _same("accuracy", target.accuracy, started.accuracy)
+    for library in sorted({*report.environment, *environment}):
+        _same(library, report.environment.get(library), environment.get(library))
+
+
+def _same(what: str, before: Any, now: Any) -> None:
+    if before != now:
+        was, has = (shorten(_told(value)) for value in (before, now))
+        raise UsageError(f"--resume: the report is of another run: {what} was {was} and is {has}; run anew")
+
+
+def _told(value: Any) -> str:
+    return "not given" if value in (None, []) else " ".join(value) if isinstance(value, list) else str(value)
