@@ -189,12 +189,11 @@ def test_a_misshapen_tensor_is_refused(form, tensor):
     for axis in range(whole.ndim):
         shape = list(whole.shape)
         shape[axis] += 1
-        names = {t.name for t in FORMS[form].tensors if any(1 in m or 2 in m or 0 in m for m in t.axes)}
         if free(form, tensor, axis):
             continue
         with pytest.raises(ValueError, match=r"has shape \(.*wants") as error:
             import_weights(form, {**tensors, tensor: np.zeros(shape)}, **MERGED)
-        assert any(str(error.value).startswith(name) for name in names)
+        assert any(str(error.value).startswith(t.name) for t in FORMS[form].tensors)
     with pytest.raises(ValueError, match=f"{tensor} has shape .*wants {whole.ndim} axes"):
         import_weights(form, {**tensors, tensor: whole[None]}, **MERGED)
 
@@ -209,12 +208,9 @@ def free(form, tensor, axis):
 def test_a_misshapen_tensor_is_told_with_what_is_wanted():
     tensors = export_weights("llama", drawn("llama"))
     tensors["k_proj.weight"] = np.zeros((7, 5))
-    with pytest.raises(ValueError) as error:
+    told = r"^k_proj.weight has shape \(7, 5\) but form llama wants a length of 3 \* num_kv_heads in place of 7, for"
+    with pytest.raises(ValueError, match=told):
         import_weights("llama", tensors, **MERGED)
-    told = (
-        "k_proj.weight has shape (7, 5) but form llama wants a length of 3 * G in place of 7, for num_heads=4"
-    )
-    assert str(error.value).startswith(told)
     with pytest.raises(ValueError, match=r"k_proj.weight has shape \(6, 5\) but form llama wants \(12, 5\)"):
         import_weights("llama", export_weights("llama", drawn("llama")), num_kv_heads=4, **MERGED)
 

