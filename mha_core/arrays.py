@@ -50,12 +50,27 @@ def is_traced(xp: Any, x: Array) -> bool:
 
 def known_finite(xp: Any, x: Array) -> bool:
     """Whether `x` is seen to hold neither NaN nor Inf; False where that cannot be told."""
-    if is_traced(xp, x):
+    return holds(xp, xp.isfinite(x))
+
+
+def holds(xp: Any, condition: Array) -> bool:
+    """Whether a condition is seen to hold everywhere; False where that cannot be told."""
+    if is_traced(xp, condition):
         return False
     try:
-        return bool(xp.all(xp.isfinite(x)))
+        return bool(xp.all(condition))
     except Exception:  # each library refuses in its own way, as torch does under vmap
         return False
+
+
+def number(x: Any) -> Any:
+    """An integer array of one element as Python's int; `x` itself where it is none or cannot be read."""
+    if x is None or isinstance(x, int):
+        return x
+    try:
+        return int(x)
+    except Exception:  # as above
+        return x
 
 
 def finite(xp: Any, x: Array) -> Array:

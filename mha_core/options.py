@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mha_core.result import Array
 
@@ -52,6 +52,10 @@ class Sizes:
     def output(self) -> tuple[int, ...]:
         """The shape of the output: (..., H, q_len, d_v)."""
         return (*self.batch, self.num_heads, self.q_len, self.d_v)
+
+    def with_rows(self, q_len: int) -> "Sizes":
+        """The sizes with another number of query rows."""
+        return self if q_len == self.q_len else replace(self, q_len=q_len)
 
 
 def scale_of(options: Options, sizes: Sizes) -> float:

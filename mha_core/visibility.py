@@ -46,6 +46,17 @@ def columns_of(band: Band, sizes: Sizes, rows: slice) -> slice:
     return slice(start, stop)
 
 
+def free_columns(band: Band, columns: slice, rows: slice) -> slice:
+    """Those of a block's keys that the band hides from none of its rows, if they are known."""
+    start, stop = columns.start, columns.stop
+    if isinstance(band.low, int):
+        start = min(max(rows.stop - 1 + band.low, start), stop)
+    if isinstance(band.high, int):
+        stop = max(min(rows.start + band.high + 1, stop), start)
+    known = all(side is None or isinstance(side, int) for side in (band.low, band.high))
+    return slice(start, stop if known else start)
+
+
 def cut(x: Array, rows: slice, columns: slice) -> Array:
     """A block of a mask or bias, whose axes of 1 stay as they are (SHAPE-8)."""
     everything = slice(None)
@@ -56,12 +67,21 @@ def visible_in(
     xp: Any, options: Options, sizes: Sizes, band: Band, rows: slice, columns: slice, where: Any
 ) -> Array | None:
     """What a block of rows may attend: bool, broadcasting to (..., H, rows, columns); None for everything."""
-    masks = []
-    if options.mask is not None:
-        masks.append(cut(options.mask, rows, columns))
-    if options.attn_bias is not None:
-        masks.append(cut(options.attn_bias, rows, columns) != -math.inf)  # ATT-8
-    masks += _positional(xp, options, sizes, band, rows, columns, where)
+    masked = masked_in(xp, options, sizes, band, rows, columns, where)
+    if options.attn_bias is None:
+        return masked
+    biased = cut(options.attn_bias, rows, columns) != -math.inf  # ATT-8
+    return biased if masked is None else xp.logical_and(masked, biased)
+
+
+def masked_in(
+    xp: Any, options: Options, sizes: Sizes, band: Band, rows: slice, columns: slice, where: Any
+) -> Array | None:
+    """The same by all but the bias, which hides by itself where it is added."""
+    masks = [] if options.mask is None else [cut(options.mask, rows, columns)]
+    free = free_columns(band, columns, rows)
+    if free != columns or options.kv_lengths is not None:
+        masks += _positional(xp, options, sizes, band, rows, columns, where)
     return functools.reduce(xp.logical_and, masks) if masks else None
 
 

@@ -16,7 +16,9 @@ import mha_core
 from mha_core import merge_attention, multi_head_attention, scaled_dot_product_attention
 
 attend_module = importlib.import_module("mha_core.attend")
+parts_module = importlib.import_module("mha_core.parts")
 softmax_module = importlib.import_module("mha_core.softmax")
+tiles_module = importlib.import_module("mha_core.tiles")
 
 RNG = np.random.default_rng(13)
 ARRAYS = {
@@ -135,6 +137,17 @@ def plain_options(**change):
     return {**OPTIONS, "return_weights": False, **change}
 
 
+def in_small_parts(monkeypatch, rows):
+    """Everything is cut as finely as it can be, with so many query rows at a time."""
+    monkeypatch.setattr(attend_module, "BLOCK_ELEMENTS", 1)
+    monkeypatch.setattr(attend_module, "BLOCK_ROWS", rows)
+    monkeypatch.setattr(parts_module, "PART_ELEMENTS", 1)
+    monkeypatch.setattr(parts_module, "PART_ROWS", 2 * rows)  # two heads share a key
+    monkeypatch.setattr(tiles_module, "TILE_ELEMENTS", 1)
+    monkeypatch.setattr(tiles_module, "TILE_COLUMNS", 2)
+    monkeypatch.setattr(tiles_module, "FREE_COLUMNS", 1)
+
+
 @pytest.mark.covers("IND-6")
 @pytest.mark.parametrize("name", ["numpy", "array-api-strict", "torch"])
 @pytest.mark.parametrize("rows", [1, 2, 3])
@@ -148,8 +161,7 @@ def test_row_blocks_are_the_plain_path(monkeypatch, name, rows, offset, window):
     with np.errstate(all="ignore"):
         wanted = scaled_dot_product_attention(**arrays, **options)
         bare = scaled_dot_product_attention(**arrays, **options | {"return_lse": False})
-        monkeypatch.setattr(attend_module, "BLOCK_ELEMENTS", 1)
-        monkeypatch.setattr(attend_module, "BLOCK_ROWS", rows)
+        in_small_parts(monkeypatch, rows)
         assert_same(scaled_dot_product_attention(**arrays, **options), wanted)
         blocked = scaled_dot_product_attention(**arrays, **options | {"return_lse": False})
     np.testing.assert_allclose(lib.numpy(blocked), lib.numpy(bare), **TOLERANCES["float64"])
@@ -160,24 +172,81 @@ def test_row_blocks_see_nan_and_inf_as_the_plain_path_does(monkeypatch):
     value[0, 0, 1, 2], value[1, 1, 3, 0], value[0, 1, 5, 5] = math.nan, math.inf, -math.inf
     wanted = scaled_dot_product_attention(**ARRAYS | {"value": value}, **plain_options())
     assert not np.isfinite(wanted.output).all()
-    monkeypatch.setattr(attend_module, "BLOCK_ELEMENTS", 1)
-    monkeypatch.setattr(attend_module, "BLOCK_ROWS", 2)
+    in_small_parts(monkeypatch, 2)
     assert_same(scaled_dot_product_attention(**ARRAYS | {"value": value}, **plain_options()), wanted)
 
 
-def test_long_sequences_are_computed_in_blocks(monkeypatch):
+@pytest.mark.parametrize("exactly", [False, True])
+def test_long_sequences_are_computed_in_blocks(monkeypatch, exactly):
     seen = []
-    softmax = softmax_module.softmax
-    monkeypatch.setattr(
-        softmax_module, "softmax", lambda xp, x, *rest: seen.append(x.shape) or softmax(xp, x, *rest)
-    )
+    products = softmax_module.products
+
+    def watched(*arguments):
+        logits = products(*arguments)
+        seen.append(math.prod(logits.shape))
+        return logits
+
+    monkeypatch.setattr(attend_module if exactly else tiles_module, "products", watched)
     x = np.ones((1, 2, 1024, 2), np.float32)
-    scaled_dot_product_attention(x, x, x)
+    value = x.copy()
+    value[..., 0, 0] = math.inf if exactly else 1
+    scaled_dot_product_attention(x, x, value)
     assert len(seen) > 1
-    assert max(math.prod(shape) for shape in seen) <= attend_module.BLOCK_ELEMENTS
+    assert max(seen) <= attend_module.BLOCK_ELEMENTS
+    assert sum(seen) == x.shape[1] * 1024**2
     seen.clear()
-    scaled_dot_product_attention(x, x, x, is_causal=True)
-    assert sum(math.prod(shape) for shape in seen) < 0.8 * x.shape[1] * 1024**2
+    scaled_dot_product_attention(x, x, value, is_causal=True)
+    assert sum(seen) < 0.8 * x.shape[1] * 1024**2
+
+
+def with_changes(change):
+    """Heads that `change` has written something special into, and their mask: some rows see no key."""
+    rng = np.random.default_rng(5)
+    arrays = {
+        n: rng.standard_normal((2, h, n_, 4))
+        for n, h, n_ in (("query", 4, 9), ("key", 2, 7), ("value", 2, 7))
+    }
+    arrays["mask"] = rng.random((2, 4, 9, 7)) < 0.6
+    arrays["mask"][:, :, 3] = False
+    change(arrays)
+    return arrays
+
+
+SPECIAL = {
+    "ordinary": lambda x: None,
+    "no mask": lambda x: x.pop("mask"),
+    "NaN in a key": lambda x: x["key"].__setitem__((0, 0, 2), math.nan),
+    "NaN in a value": lambda x: x["value"].__setitem__((1, 1, 4, 2), math.nan),
+    "Inf in a query": lambda x: x["query"].__setitem__((0, 3, 5), math.inf),
+    "NaN in a query": lambda x: x["query"].__setitem__((0, 3, 5), math.nan),
+    "-Inf in a bias": lambda x: x.update(attn_bias=np.where(np.eye(9, 7) > 0, -math.inf, 0.5)),
+    "a bias of -Inf": lambda x: x.update(attn_bias=np.full((9, 7), -math.inf)),
+    "the lowest bias": lambda x: x.update(attn_bias=np.full((9, 7), np.finfo(np.float64).min)),
+    "large logits": lambda x: x["query"].__imul__(1e4),
+    "low logits": lambda x: x.update(query=np.full((2, 4, 9, 4), -300.0), key=np.ones((2, 2, 7, 4))),
+    "logits that grow": lambda x: x["query"].__imul__(np.arange(9)[:, None] ** 4.0),
+    "large values": lambda x: x.update(value=np.full((2, 2, 7, 4), 1.7e308)),
+    "sinks": lambda x: x.update(sinks=np.asarray([0.0, 50.0, -800.0, 800.0])),
+    "an infinite sink": lambda x: x.update(sinks=np.asarray([0.0, math.inf, -math.inf, math.nan])),
+    "no mask, sinks": lambda x: (x.pop("mask"), x.update(sinks=np.asarray([0.0, 5.0, -8.0, 8.0]))),
+}
+
+
+@pytest.mark.covers("IND-6", "MASK-3", "MASK-4", "ATT-11")
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("special", SPECIAL)
+def test_parts_and_tiles_give_what_weights_give(monkeypatch, name, rows, special):
+    """Asking for weights takes the exact way through everything at once."""
+    lib = library(name)
+    arrays = {n: lib.array(x) for n, x in with_changes(SPECIAL[special]).items()}
+    with np.errstate(all="ignore"):
+        wanted = scaled_dot_product_attention(**arrays, return_weights=True, return_lse=True)
+        whole = scaled_dot_product_attention(**arrays, return_lse=True)
+        in_small_parts(monkeypatch, rows)
+        cut = scaled_dot_product_attention(**arrays, return_lse=True)
+    for got in (whole, cut):
+        assert_same(got, wanted._replace(weights=None))
 
 
 def jax_arrays(arrays):
@@ -312,8 +381,7 @@ def test_gradient_mode(monkeypatch, blocks):
     with torch.no_grad():
         wanted = scaled_dot_product_attention(**arrays, **options)
     if blocks:
-        monkeypatch.setattr(attend_module, "BLOCK_ELEMENTS", 1)
-        monkeypatch.setattr(attend_module, "BLOCK_ROWS", 2)
+        in_small_parts(monkeypatch, 2)
     leaves = {n: x.requires_grad_(x.is_floating_point()) for n, x in arrays.items()}
     got = scaled_dot_product_attention(**leaves, **options)
     assert_same(got._replace(output=got.output.detach(), lse=got.lse.detach()), wanted, "float32")
@@ -361,8 +429,7 @@ def test_traced_arrays_take_the_plain_path(monkeypatch):
 
     seen = []
     softmax = softmax_module.softmax
-    monkeypatch.setattr(attend_module, "BLOCK_ELEMENTS", 1)
-    monkeypatch.setattr(attend_module, "BLOCK_ROWS", 1)
+    in_small_parts(monkeypatch, 1)
     monkeypatch.setattr(
         softmax_module, "softmax", lambda xp, x, *rest: seen.append(x.shape) or softmax(xp, x, *rest)
     )
