@@ -12,10 +12,27 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 EXACT_IN_FLOAT32 = ("float32", "float16", "bfloat16")
 
 
+_NAMESPACES: dict[type, Any] = {}
+_COMPILERS: dict[type, Any] = {}
+_DTYPE_NAMES: dict[Any, str] = {}
+
+
+def namespace_of(x: Array) -> Any:
+    """The namespace of an array's library, found once for each type of array."""
+    found = _NAMESPACES.get(type(x))
+    if found is None:
+        found = _NAMESPACES[type(x)] = array_api_compat.array_namespace(x)
+    return found
+
+
 def dtype_name(dtype: Any) -> str:
     """The name of a dtype in any library: `torch.float32` and `array_api_strict.float32` are `float32`."""
-    name = getattr(dtype, "name", None)
-    return name if isinstance(name, str) else str(dtype).rpartition(".")[2]
+    found = _DTYPE_NAMES.get(dtype)
+    if found is None:
+        name = getattr(dtype, "name", None)
+        found = name if isinstance(name, str) else str(dtype).rpartition(".")[2]
+        _DTYPE_NAMES[dtype] = found
+    return found
 
 
 def compute_dtype(xp: Any, dtype: Any) -> Any:
@@ -44,7 +61,10 @@ def device(x: Array) -> Any:
 
 def is_traced(xp: Any, x: Array) -> bool:
     """Whether the values of `x` may not be at hand, so that nothing may depend on them."""
-    compiler = getattr(xp, "compiler", None)  # torch.compile hands out ordinary tensors, and says so here
+    kind = type(x)
+    if kind not in _COMPILERS:
+        _COMPILERS[kind] = getattr(xp, "compiler", None)
+    compiler = _COMPILERS[kind]  # torch.compile hands out ordinary tensors, and says so here
     return array_api_compat.is_lazy_array(x) or (compiler is not None and compiler.is_compiling())
 
 

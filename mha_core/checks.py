@@ -7,7 +7,7 @@ from typing import Any
 
 import array_api_compat
 
-from mha_core.arrays import DTYPES, dtype_name
+from mha_core.arrays import DTYPES, dtype_name, namespace_of
 from mha_core.options import Options, Sizes
 from mha_core.result import Array
 
@@ -26,7 +26,7 @@ def check_operands(needed: Mapping[str, Array], optional: Mapping[str, Array | N
             raise TypeError(
                 f"{name} has dtype {dtype_name(x.dtype)} but {first} has dtype {shared} (DTYPE-2)"
             )
-    return array_api_compat.array_namespace(wanted)
+    return namespace_of(wanted)
 
 
 def check_array(name: str, x: Any, like: Array, rule: str) -> None:
@@ -34,7 +34,7 @@ def check_array(name: str, x: Any, like: Array, rule: str) -> None:
     if type(x) is type(like):
         return
     _check_is_array(name, x, rule)
-    library, wanted = array_api_compat.array_namespace(x), array_api_compat.array_namespace(like)
+    library, wanted = namespace_of(x), namespace_of(like)
     if library is not wanted:
         raise TypeError(
             f"{name} is an array of {library.__name__} but others are of {wanted.__name__} ({rule})"

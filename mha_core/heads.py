@@ -20,6 +20,8 @@ def without_past(past: Array | None, total: Array) -> Array:
 def grouped(xp: Any, x: Array, sizes: Sizes) -> Array:
     """(..., H, n, d) as (..., G, H // G * n, d): heads that share a key become rows of it (HEAD-2)."""
     group = sizes.num_heads // sizes.num_kv_heads
+    if group == 1:
+        return x
     return xp.reshape(x, (*sizes.batch, sizes.num_kv_heads, group * x.shape[-2], x.shape[-1]))
 
 

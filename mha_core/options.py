@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from mha_core.result import Array
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """Every option of both operations, as the caller gave it."""
 
     mask: Array | None
@@ -26,13 +25,18 @@ class Options:
     return_lse: bool = False
 
     @property
+    def hides(self) -> bool:
+        """Whether anything may hide a key from a query."""
+        masks = (self.mask, self.attn_bias, self.window, self.kv_lengths)
+        return self.is_causal or any(x is not None for x in masks)
+
+    @property
     def only_output(self) -> bool:
         """Whether nothing was asked for beside the output."""
         return not (self.return_weights or self.return_lse) and self.past_key is None
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(NamedTuple):
     """The sizes of the heads; `kv_len` is the total, the past included (CACHE-3)."""
 
     batch: tuple[int, ...]
@@ -55,7 +59,7 @@ class Sizes:
 
     def with_rows(self, q_len: int) -> "Sizes":
         """The sizes with another number of query rows."""
-        return self if q_len == self.q_len else replace(self, q_len=q_len)
+        return self if q_len == self.q_len else self._replace(q_len=q_len)
 
 
 def scale_of(options: Options, sizes: Sizes) -> float:

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from mha_core.arrays import number
 from mha_core.options import Options, Sizes
@@ -16,8 +15,7 @@ PART_ROWS = 256
 """Query rows of a part, those of a group's heads counted together."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Heads in the dtype to compute in, and the options as they apply to these."""
 
     query: Array
@@ -50,12 +48,12 @@ def is_small(sizes: Sizes) -> bool:
 def entry_parts(part: Part) -> Iterator[Part]:
     """The entries along the first batch axis: several at once where they are small, else without that axis."""
     entries, *inner = part.sizes.batch
-    one = replace(part.sizes, batch=tuple(inner))
+    one = part.sizes._replace(batch=tuple(inner))
     step = PART_ELEMENTS // max(1, math.prod(one.logits))
     for start in range(0, entries, max(1, step)):
         stop = min(start + step, entries)
         at = start if step < 2 else slice(start, stop)
-        sizes = one if step < 2 else replace(one, batch=(stop - start, *inner))
+        sizes = one if step < 2 else one._replace(batch=(stop - start, *inner))
         query, key, value = (x[at, ...] for x in (part.query, part.key, part.value))
         yield Part(query, key, value, _options_at(part, at), sizes)
 
@@ -67,13 +65,16 @@ def unit_parts(xp: Any, part: Part) -> Iterator[tuple[slice, list[Part]]]:
         yield slice(0, sizes.q_len), [part]
         return
     part = _trimmed(xp, part)
-    group = sizes.num_heads // sizes.num_kv_heads
+    options, group = part.options, sizes.num_heads // sizes.num_kv_heads
     step = PART_ELEMENTS // max(1, group * sizes.q_len * part.sizes.kv_len)
     units = [
         _of_heads(part, slice(start, min(start + max(1, step), sizes.num_kv_heads)))
         for start in range(0, sizes.num_kv_heads, max(1, step))
     ]
-    rows = max(1, PART_ROWS // group)
+    band = options.is_causal or options.window is not None  # of which fewer rows see fewer keys
+    rows = max(
+        1, (PART_ROWS if band else max(PART_ROWS, PART_ELEMENTS // max(1, part.sizes.kv_len))) // group
+    )
     for start in range(0, sizes.q_len, rows):
         yield slice(start, min(start + rows, sizes.q_len)), units
 
@@ -92,8 +93,7 @@ def _options_at(part: Part, at: int | slice) -> Options:
     def of_entries(x: Any) -> Any:
         return x[at, ...] if getattr(x, "shape", ()) else x
 
-    return replace(
-        options,
+    return options._replace(
         mask=of_entry(options.mask),
         attn_bias=of_entry(options.attn_bias),
         q_offset=of_entries(options.q_offset),
@@ -106,18 +106,17 @@ def _trimmed(xp: Any, part: Part) -> Part:
     options, sizes, key, value = part.options, part.sizes, part.key, part.value
     if sizes.batch or (options.q_offset is None and options.kv_lengths is None):
         return part
-    options = replace(options, q_offset=number(options.q_offset))
+    options = options._replace(q_offset=number(options.q_offset))
     length = number(options.kv_lengths)
     if isinstance(length, int):
         kv_len = max(0, min(length, sizes.kv_len))
         everything, existing = slice(0, sizes.q_len), slice(0, kv_len)
-        options = replace(
-            options,
+        options = options._replace(
             kv_lengths=None,
             mask=None if options.mask is None else cut(options.mask, everything, existing),
             attn_bias=None if options.attn_bias is None else cut(options.attn_bias, everything, existing),
         )
-        key, value, sizes = key[..., existing, :], value[..., existing, :], replace(sizes, kv_len=kv_len)
+        key, value, sizes = key[..., existing, :], value[..., existing, :], sizes._replace(kv_len=kv_len)
     return Part(part.query, key, value, options, sizes)
 
 
@@ -132,13 +131,12 @@ def _of_heads(part: Part, kv_heads: slice) -> Part:
     def of_heads(x: Array | None) -> Array | None:
         return x if x is None or len(x.shape) < 3 or x.shape[-3] == 1 else x[..., heads, :, :]
 
-    options = replace(
-        options,
+    options = options._replace(
         mask=of_heads(options.mask),
         attn_bias=of_heads(options.attn_bias),
         sinks=None if options.sinks is None else options.sinks[heads],
     )
-    sizes = replace(sizes, num_heads=heads.stop - heads.start, num_kv_heads=kv_heads.stop - kv_heads.start)
+    sizes = sizes._replace(num_heads=heads.stop - heads.start, num_kv_heads=kv_heads.stop - kv_heads.start)
     return Part(
         part.query[..., heads, :, :],
         part.key[..., kv_heads, :, :],

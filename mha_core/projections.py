@@ -15,16 +15,24 @@ from mha_core.result import Array
 from mha_core.visibility import reached_in
 
 
+LARGE = 2**14
+"""Elements from which one product for all heads is worth the rearranging."""
+
+
 def tokens_of(xp: Any, x: Array, reached: Array | None, dtype: Any) -> Array:
     """Tokens (..., n, d_in) for each head, or for all alike, (..., heads or 1, n, d_in), 0 where not reached."""
-    x = xp.expand_dims(cast(xp, x, dtype), axis=-3)
+    x = cast(xp, x, dtype)[..., None, :, :]
     return x if reached is None else xp.where(reached, x, 0.0)
 
 
 def projected(xp: Any, tokens: Array, w: Array, b: Array | None) -> Array:
     """The heads of (..., heads or 1, n, d_in) by (heads, d_in, d): (..., heads, n, d)."""
-    heads = xp.matmul(tokens, cast(xp, w, tokens.dtype))
-    return heads if b is None else heads + xp.expand_dims(cast(xp, b, tokens.dtype), axis=-2)
+    w = cast(xp, w, tokens.dtype)
+    if tokens.shape[-3] == 1 and math.prod(tokens.shape) >= LARGE and not is_traced(xp, tokens):
+        heads = _at_once(xp, tokens[..., 0, :, :], w)
+    else:
+        heads = xp.matmul(tokens, w)
+    return heads if b is None else heads + cast(xp, b, tokens.dtype)[..., None, :]
 
 
 def heads_of(
@@ -49,6 +57,8 @@ def reached_tokens(
 
     None as well where all that is multiplied with them is known to be finite: then 0 times them is 0.
     """
+    if not options.hides and sizes.q_len and sizes.kv_len:
+        return None, None, None
     if all(known_finite(xp, x) for x in tokens):
         return None, None, None
     blocks = row_blocks(sizes, is_traced(xp, tokens[0]))
@@ -76,9 +86,22 @@ def over_tokens(xp: Any, x: Array) -> Array:
 
 def _side_by_side(xp: Any, heads: Array) -> Array:
     """The heads (..., H, n, d) as (..., n, H * d)."""
-    side_by_side = xp.moveaxis(heads, -3, -2)
+    side_by_side = _swapped(xp, heads)
     *outer, num_heads, d = side_by_side.shape
     return xp.reshape(side_by_side, (*outer, num_heads * d))
+
+
+def _at_once(xp: Any, x: Array, w: Array) -> Array:
+    """The heads of tokens (..., n, d_in) by (heads, d_in, d), by one product: (..., heads, n, d)."""
+    num_heads, d_in, d = w.shape
+    flat = xp.matmul(x, xp.reshape(_swapped(xp, w), (d_in, num_heads * d)))
+    return _swapped(xp, xp.reshape(flat, (*x.shape[:-1], num_heads, d)))
+
+
+def _swapped(xp: Any, x: Array) -> Array:
+    """The axes before the last one swapped, heads with tokens."""
+    last = len(x.shape) - 1
+    return xp.permute_dims(x, (*range(last - 2), last - 1, last - 2, last))
 
 
 def _by_head(xp: Any, x: Array) -> Array:

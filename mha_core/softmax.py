@@ -26,6 +26,8 @@ class Softmax(NamedTuple):
 def products(xp: Any, x: Array, y: Array, sizes: Sizes) -> Array:
     """Each row of (..., H, rows, d) times each of its group's (..., G, columns, d): (..., H, rows, columns)."""
     flat = xp.matmul(grouped(xp, x, sizes), xp.matrix_transpose(y))
+    if sizes.num_heads == sizes.num_kv_heads:
+        return flat
     return xp.reshape(flat, (*sizes.batch, sizes.num_heads, x.shape[-2], y.shape[-2]))
 
 
@@ -51,6 +53,8 @@ def scores(xp: Any, query: Array, key: Array, sizes: Sizes, visible: Array | Non
 def means(xp: Any, weights: Array, y: Array, sizes: Sizes) -> Array:
     """The sums of (..., G, columns, d) by (..., H, rows, columns): (..., H, rows, d)."""
     flat = xp.matmul(grouped(xp, weights, sizes), y)
+    if sizes.num_heads == sizes.num_kv_heads:
+        return flat
     return xp.reshape(flat, (*sizes.batch, sizes.num_heads, weights.shape[-2], y.shape[-1]))
 
 

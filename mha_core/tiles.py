@@ -9,12 +9,11 @@ then the part is not trusted, and computed again.
 import functools
 import itertools
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mha_core.arrays import cast, cast_bias, device, holds, known_finite
 from mha_core.options import Options, scale_of
-from mha_core.parts import Part
+from mha_core.parts import Part, is_small
 from mha_core.result import Array, AttentionResult
 from mha_core.softmax import capped, means, products
 from mha_core.visibility import Band, band_of, columns_of, cut, free_columns, masked_in
@@ -29,17 +28,19 @@ ORDINARY = 30.0
 """Logits up to here are exponentiated as they are, far from overflow."""
 
 
-@dataclass
 class Evidence:
     """What the parts seen so far say of the logits of the next."""
 
-    ordinary: bool = False
+    ordinary = False
     """Whether the last part's logits needed no shift to be exponentiated."""
 
 
 def tiles_of(xp: Any, part: Part, rows: slice) -> list[tuple[slice, Array | None]]:
     """The keys that some rows see, in tiles, with what is added to the logits: (..., H or 1, rows, columns)."""
-    options, sizes, where = part.options, part.sizes, device(part.query)
+    options, sizes = part.options, part.sizes
+    if not options.hides and rows.stop * sizes.num_heads * sizes.kv_len <= TILE_ELEMENTS and not sizes.batch:
+        return [(slice(0, sizes.kv_len), None)] if sizes.kv_len else []
+    where = device(part.query)
     band = band_of(xp, options, sizes, where)
     columns = columns_of(band, sizes, rows)
     free = free_columns(band, columns, rows)
@@ -80,7 +81,7 @@ def attend_tiles(
             return result
     sums = _over_tiles(xp, query, part, tiles, shifted=True)
     result = _trusted(xp, sums, part.options)
-    evidence.ordinary = result is not None and _is_ordinary(xp, sums)
+    evidence.ordinary = result is not None and not is_small(part.sizes) and _is_ordinary(xp, sums)
     return result
 
 

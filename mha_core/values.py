@@ -5,8 +5,7 @@ and the others are added to the rows that see them (ATT-11, MASK-5).
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mha_core.arrays import cast, device, known_finite
 from mha_core.heads import grouped
@@ -14,8 +13,7 @@ from mha_core.options import Sizes
 from mha_core.result import Array
 
 
-@dataclass(frozen=True)
-class Values:
+class Values(NamedTuple):
     """The values, (..., G, kv_len, d_v), in parts that add up to them."""
 
     finite: Array

@@ -3,16 +3,14 @@
 import functools
 import math
 import numbers
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mha_core.arrays import cast
 from mha_core.options import Options, Sizes
 from mha_core.result import Array
 
 
-@dataclass(frozen=True)
-class Band:
+class Band(NamedTuple):
     """The keys of causal attention and a window: `low <= j - i <= high`, None where that side is open."""
 
     low: int | Array | None
