@@ -91,7 +91,10 @@ def select(
         Question(case, dtype, unclaimed(case, hello), group(case, dtype, hello))
         for case in cases
         for dtype in DTYPES
-        if dtype in dtypes and case.judged(dtype, accuracy) and wanted(case, dtype, selection)
+        if dtype in dtypes
+        and case.judged(dtype, accuracy)
+        and holds(hello, case)
+        and wanted(case, dtype, selection)
     ]
     questions.sort(key=lambda question: sorted(question.group))  # stable: by case and dtype within a group
     if selection.shard is not None:
@@ -100,6 +103,11 @@ def select(
     if not questions:
         raise UsageError(f"no case is left to run{' by ' + selection.words if selection.words else ''}")
     return questions
+
+
+def holds(hello: Hello, case: Case) -> bool:
+    """Whether the target's dtypes hold what has a dtype of its own; what is to be refused may be anything."""
+    return case.raises or set(case.dtype_of.values()) <= set(hello.dtypes)
 
 
 def wanted(case: Case, dtype: str, selection: Selection) -> bool:
