@@ -14,7 +14,6 @@ from mha_core.options import Options, Sizes
 from mha_core.result import Array
 from mha_core.visibility import reached_in
 
-
 LARGE = 2**14
 """Elements from which one product for all heads is worth the rearranging."""
 

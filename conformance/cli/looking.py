@@ -16,6 +16,7 @@ from conformance.telling.explain import (
     explanation_lines,
     kind_of,
 )
+from conformance.telling.join import join
 from conformance.telling.listing import LISTS, case_json, case_lines, list_table
 from conformance.telling.outfile import OutFile
 from conformance.telling.report import read_report
@@ -83,9 +84,13 @@ def explain(name: str, as_json: bool) -> int:
     "--html", type=click.Path(path_type=Path), metavar="OUT.html", help="Where to write a page over them."
 )
 def report(runs: tuple[Path, ...], html: Path | None) -> int:
-    """Print a table of one or many reports: chapter by target, then a line for each."""
+    """Print a table of one or many reports: chapter by target, then a line for each.
+
+    The parts of a run that --shard divided are joined.
+    """
     file = None if html is None else OutFile(html, "page")
-    reports = [read_report(path) for path in runs]
+    joined = join([read_report(path) for path in runs])
+    reports = joined.reports
     if file is not None:
         from conformance.telling.page import (
             render,
@@ -96,6 +101,8 @@ def report(runs: tuple[Path, ...], html: Path | None) -> int:
     out.print(matrix_table(reports))
     for line in matrix_lines(reports):
         out.print(line, soft_wrap=True)
+    for note in joined.notes:
+        out.print(plain(note), soft_wrap=True)
     return CONFORMANT
 
 

@@ -1,0 +1,95 @@
+"""The parts of a divided run as one report."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from conformance.judging.verdict import Row
+from conformance.names import OPERATIONS
+from conformance.running.answer import Hello
+from conformance.telling import summary
+from conformance.telling.record import place
+from conformance.telling.report import Report
+from conformance.telling.requirements import read_requirements
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Reports, those of one divided run made one, and what is to be said of them."""
+
+    reports: tuple[Report, ...]
+    notes: tuple[str, ...]
+
+
+def join(reports: Iterable[Report]) -> Joined:
+    """Joins the reports whose runs differ in their shard alone; a missing part leaves the status incomplete."""
+    parts: dict[str, list[Report]] = {}
+    for number, report in enumerate(reports):
+        parts.setdefault(_run(report) if _shard(report) else str(number), []).append(report)
+    joined, notes = [], []
+    for those in parts.values():
+        shard = _shard(those[0])
+        if shard is None:
+            joined.append(those[0])
+            continue
+        missing = _missing(those)
+        if missing:
+            count = shard[1]
+            words = " and ".join(f"{number}/{count}" for number in missing)
+            notes.append(f"{those[0].target.name}: part {words} is missing")
+        joined.append(_whole(those, not missing))
+    return Joined(tuple(joined), tuple(notes))
+
+
+def _shard(report: Report) -> tuple[int, int] | None:
+    """I and N of the run; None if it was not divided."""
+    text = (report.options or {}).get("shard")
+    if not text:
+        return None
+    part, _, parts = str(text).partition("/")
+    return int(part), int(parts)
+
+
+def _run(report: Report) -> str:
+    """What the parts of one run have in common."""
+    options = {name: x for name, x in (report.options or {}).items() if name not in ("shard", "fresh")}
+    shard = _shard(report)
+    parts = shard[1] if shard else 0
+    return repr(
+        (report.target, report.vectors_sha256, report.suite_version, sorted(options.items(), key=str), parts)
+    )
+
+
+def _missing(reports: Sequence[Report]) -> list[int]:
+    shards = [_shard(report) for report in reports]
+    parts = max((shard[1] for shard in shards if shard), default=0)
+    return [number for number in range(1, parts + 1) if (number, parts) not in shards]
+
+
+def _whole(reports: Sequence[Report], complete: bool) -> Report:
+    """One report over the rows of all parts; a part that is given twice counts once."""
+    rows: dict[tuple[str, int], Row] = {place(row): row for report in reports for row in report.results}
+    results = tuple(rows[key] for key in sorted(rows))
+    first = reports[0]
+    hello = Hello(
+        name=first.target.name,
+        version=first.target.version,
+        dtypes=(),
+        features=tuple(name for name, result in first.features.items() if result.status != "not claimed"),
+        operations=tuple(
+            op for op in OPERATIONS if any(row.executed for row in results if row.operation == op)
+        ),
+        accuracy=first.target.accuracy,
+    )
+    options = dict(first.options or {})
+    narrowed = bool(options.get("k") or options.get("feature"))
+    whole = complete and not narrowed and all(sum(r.summary.values()) == len(r.results) for r in reports)
+    return replace(
+        first,
+        status=summary.status(results, hello, whole),
+        summary=summary.count(results),
+        features=summary.features(results, hello, whole),
+        profiles=summary.profiles(results, hello, whole),
+        untested_requirements=summary.untested(results, [r.id for r in read_requirements()]),
+        results=results,
+        options={**options, "shard": None if complete else options.get("shard")},
+    )
