@@ -294,7 +294,7 @@ DEFECTS = (
             )
         },
         features=("empty",),
-        origin="google/jax",
+        origin="jax 0.10",
     ),
     Defect(
         "grad-empty-logits",
@@ -333,7 +333,7 @@ DEFECTS = (
             )
         },
         features=("strict_masking",),
-        origin="pytorch/pytorch",
+        origin="torch 2.13",
     ),
     Defect(
         "grad-nan-behind-mask-in-products",
