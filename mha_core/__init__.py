@@ -10,6 +10,7 @@ from mha_core.attention_vjp import scaled_dot_product_attention_vjp
 from mha_core.layer import multi_head_attention
 from mha_core.layer_vjp import multi_head_attention_vjp
 from mha_core.merge import merge_attention
+from mha_core.paths import path
 from mha_core.result import AttentionResult
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "multi_head_attention",
     "multi_head_attention_vjp",
     "name",
+    "path",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_vjp",
     "version",

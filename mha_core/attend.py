@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from mha_core.arrays import cast, compute_dtype, device, is_traced, known_finite, quiet
+from mha_core.fused import fused_output
 from mha_core.options import Options, Sizes, scale_of
 from mha_core.parts import Part, entry_parts, is_small, unit_parts
 from mha_core.result import Array, AttentionResult
@@ -30,10 +31,13 @@ def attend(
 ) -> AttentionResult:
     """Output, lse, and the weights where asked for, of heads that passed the checks."""
     dtype = compute_dtype(xp, query.dtype)
+    whole = options.return_weights or is_traced(xp, query)
+    fused = None if whole else fused_output(xp, query, key, value, options, sizes)
+    if fused is not None:
+        return AttentionResult(fused)
     with quiet(xp):
         query, key, value = (cast(xp, x, dtype) for x in (query, key, value))
         part = Part(query, key, value, options, sizes)
-        whole = options.return_weights or is_traced(xp, query)
         if whole or any(getattr(x, "requires_grad", False) for x in part.differentiable):
             return _attend_exactly(xp, part, slice(0, sizes.q_len), whole)
         return _attend_parts(xp, part, Evidence())
