@@ -22,7 +22,7 @@ TORCH = ["torch==2.13.0"] if sys.version_info[:2] == (3, 11) else []
 BACKENDS = {
     "numpy": ([], ["numpy"]),
     "array-api-strict": (["array-api-strict>=2.2"], ["array-api-strict"]),
-    "torch": (TORCH, ["torch"]),
+    "torch": (TORCH, ["torch", "torch-portable"]),
     "jax": (["jax>=0.10"], ["jax", "jax-jit"]),
 }
 """Session -> what it installs beside the project, and the targets that it runs."""

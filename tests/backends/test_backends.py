@@ -18,6 +18,7 @@ FRAMEWORKS = {
     "numpy_backend": "numpy",
     "strict_backend": "array_api_strict",
     "torch_backend": "torch",
+    "torch_portable_backend": "torch",
     "jax_backend": "jax",
     "jax_jit_backend": "jax",
 }
@@ -25,6 +26,7 @@ NAMES = {
     "numpy_backend": "numpy",
     "strict_backend": "array-api-strict",
     "torch_backend": "torch",
+    "torch_portable_backend": "torch-portable",
     "jax_backend": "jax",
     "jax_jit_backend": "jax-jit",
 }

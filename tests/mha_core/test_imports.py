@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -56,7 +57,26 @@ def test_importing_the_core_loads_no_framework():
     assert not FRAMEWORKS & set(loaded)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+FUSED = "fused.py"
+"""The one module that may name a framework: it takes it from sys.modules."""
+
+
+def test_one_module_calls_a_framework_and_imports_none():
+    code = "import sys, numpy as np, mha_core; x = np.ones((1, 2, 3)); mha_core.scaled_dot_product_attention(x, x, x)"
+    check = "print(sorted({'torch', 'jax'} & set(sys.modules)))"
+    environment = {**os.environ, "PYTHONPATH": str(Path(mha_core.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; {check}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+    assert [path.name for path in SOURCES if "sys.modules" in path.read_text("utf-8")] == [FUSED]
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if path.name != FUSED], ids=lambda path: path.name)
 def test_no_branch_names_a_framework(path):
     """Code may not single a library out: strings and attributes of the source name none, docstrings aside."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
