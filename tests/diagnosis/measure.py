@@ -18,9 +18,16 @@ from conformance.diagnosis.search import diagnose
 from conformance.vectors.case import Case
 from conformance.vectors.load import load_vectors
 
-SLIPS = read_slips()
-HALVES = {"tuning": tuple(SLIPS)[::2], "held out": tuple(SLIPS)[1::2]}
-"""The bank was mended after the first half, and judged by the second."""
+FIRST = read_slips()
+SECOND = {f"outsider {name}": made for name, made in read_slips("outsider.toml").items()}
+SLIPS = {**FIRST, **SECOND}
+SETS = {
+    "tuning": tuple(FIRST)[::2],
+    "held out": tuple(FIRST)[1::2],
+    "": tuple(FIRST),
+    "second held-out set": tuple(SECOND),
+}
+"""The bank was mended after the first was seen, and judged by the others; then mended again."""
 EACH = 16
 """Of the bank every so many defects are measured, so that it ends in minutes."""
 
@@ -93,9 +100,15 @@ def measure(processes: int, each: int, verbose: bool) -> int:
         slips = {o.name: o for o in pool.imap_unordered(slip, SLIPS)}
         own = {o.name: o for o in pool.imap_unordered(defect, bank)}
     wanted = {name: made.wanted for name, made in SLIPS.items()}
-    for half, names in HALVES.items():
-        tell(f"slips, {half}", [slips[name] for name in names], wanted, verbose)
-    tell("slips", list(slips.values()), wanted, False)
+    for title, names in SETS.items():
+        tell(
+            f"slips, {title}" if title else "slips",
+            [slips[name] for name in names],
+            wanted,
+            verbose and bool(title),
+        )
+    named = sum(made.missed is None for made in SECOND.values())
+    print(f"    when it was written, with the bank as it stood: in {named} of {len(SECOND)}")
     tell(f"bank, one of {each}", list(own.values()), {name: (name,) for name in own}, verbose)
     times = sorted(o.seconds for o in [*slips.values(), *own.values()])
     print(f"seconds a diagnosis: median {times[len(times) // 2]:.1f}, largest {times[-1]:.1f}")

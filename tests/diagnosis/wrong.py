@@ -22,37 +22,43 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Slip:
-    """A plain module with one place replaced, and the defects of the bank that are the same mistake."""
+    """A right module with one mistake put in, and the defects of the bank that are the same mistake."""
 
     name: str
     module: str
-    old: str
-    new: str
+    edits: tuple[tuple[str, str], ...]  # what stands there, what stands there by mistake
     wanted: tuple[str, ...]
+    missed: str | None = None  # what was said in its place when it was first diagnosed
 
     @property
     def dtype(self) -> str:
         """One at which it shows."""
-        return "float64" if "float64" in self.name else "float32"
+        return "float64" if "float64" in self.name else "float16" if "16-bits" in self.name else "float32"
 
     def target(self) -> types.ModuleType:
         """The module.
 
         Raises:
-            ValueError: the place is not there, or there twice.
+            ValueError: a place is not there, or there twice.
         """
         source = (HERE / f"{self.module}.py").read_text("utf-8")
-        if source.count(self.old) != 1:
-            raise ValueError(f"{self.name}: the place is {source.count(self.old)} times in {self.module}")
+        for old, new in self.edits:
+            if source.count(old) != 1:
+                raise ValueError(f"{self.name}: a place is {source.count(old)} times in {self.module}: {old}")
+            source = source.replace(old, new)
         made = types.ModuleType(self.module)
-        exec(compile(source.replace(self.old, self.new), self.name, "exec"), made.__dict__)
+        exec(compile(source, self.name, "exec"), made.__dict__)
         return made
 
 
-def read_slips() -> dict[str, Slip]:
+def read_slips(file: str = "slips.toml") -> dict[str, Slip]:
     """Every slip by name, in the order of the file."""
-    entries = tomllib.loads((HERE / "slips.toml").read_text("utf-8"))["slip"]
-    return {e["name"]: Slip(**{**e, "wanted": tuple(e["wanted"])}) for e in entries}
+    return {e["name"]: _slip(e) for e in tomllib.loads((HERE / file).read_text("utf-8"))["slip"]}
+
+
+def _slip(e: dict[str, Any]) -> Slip:
+    edits = tuple((old, new) for old, new in e.get("edits") or [(e["old"], e["new"])])
+    return Slip(e["name"], e["module"], edits, tuple(e["wanted"]), e.get("missed"))
 
 
 def rows_of(target: Any, cases: Iterable[Case], dtypes: tuple[str, ...] = ("float32",)) -> list[Row]:

@@ -316,4 +316,11 @@ DEFECTS = (
         ),
         features=("cache",),
     ),
+    Defect(
+        "cached-keys-scaled",
+        "New keys are scaled before they are cached, and those of the past are not scaled at all.",
+        ("CACHE-2", "ATT-3"),
+        {"project_key": lambda c: R.project_key(c) * c.wide(R.scale(c)), "scale": lambda c: 1.0},
+        features=("cache",),
+    ),
 )

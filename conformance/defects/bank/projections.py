@@ -327,4 +327,13 @@ DEFECTS = (
         dropped("q_offset", when=lambda c: c.layer),
         features=("q_offset",),
     ),
+    Defect(
+        "projections-interleaved",
+        "The columns of all three projections are dealt out to the heads one by one, not in blocks.",
+        ("PROJ-1",),
+        _with(
+            **{f"w_{x}": _interleaved for x in "qkv"},
+            **{f"b_{x}": lambda b: b.reshape(b.shape[::-1]).T for x in "qkv"},
+        ),
+    ),
 )

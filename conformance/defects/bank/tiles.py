@@ -1,5 +1,6 @@
 """Blocks, tails, running maxima and indices that wrap."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from conformance.defects.bank.ways import after, online, output
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
+from conformance.defects.reference import column
 from conformance.vectors.case import Array
 
 
@@ -51,6 +53,18 @@ def _halves(c: Call, w: Array, v: Array, visible: Array) -> Any:
         for part in (slice(None, half), slice(half, None))
     ]
     return (parts[0] + parts[1]) / 2
+
+
+def _sink_again(c: Call, e: Array, peak: Array) -> Any:
+    """As often as there are blocks of 16."""
+    again = max(-(-c.kv_len // 16) - 1, 0)
+    return R.total(c, e, peak) + (0 if c.sinks is None else again * np.exp(column(c, c.sinks) - peak))
+
+
+def _first_bias(c: Call) -> Call:
+    if c.attn_bias is None or c.attn_bias.shape[-1] == 1:
+        return c
+    return replace(c, attn_bias=np.take(c.attn_bias, c.columns % 16, axis=-1))
 
 
 DEFECTS = (
@@ -284,5 +298,36 @@ DEFECTS = (
             )
         },
         features=("is_causal",),
+    ),
+    Defect(
+        "keys-tail-of-16-lost",
+        "Keys behind the last full block of 16 are lost, and all of them if there is no full block.",
+        ("ATT-1",),
+        _hidden(lambda c: c.columns < c.kv_len // 16 * 16),
+    ),
+    Defect(
+        "sink-in-every-block-of-16",
+        "The sink is added to the denominator once for every block of 16 keys.",
+        ("ATT-12",),
+        {"total": _sink_again},
+        features=("sinks",),
+    ),
+    Defect(
+        "causal-loop-bound-without-offset",
+        "Under causality the loop over blocks of 16 keys ends at q_len: its bound forgets q_offset.",
+        ("MASK-6", "MASK-8"),
+        {
+            "by_causal": lambda c, place: (
+                (c.columns <= place) & (c.columns // 16 * 16 < c.q_len) if c.is_causal else None
+            )
+        },
+        features=("is_causal", "q_offset"),
+    ),
+    Defect(
+        "bias-of-first-block-of-16",
+        "Every block of 16 keys adds the bias of the first block.",
+        ("ATT-7",),
+        {"accept": _first_bias},
+        features=("attn_bias",),
     ),
 )

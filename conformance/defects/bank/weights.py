@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.ways import after, dropped, output
+from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import visibility
+from conformance.defects.reference import Steps, visibility
+from conformance.vectors.case import Array
 
 
 def _weights(change: Any) -> Change:
@@ -17,6 +19,13 @@ def _weights(change: Any) -> Change:
 
 
 _ASKED = ("return_weights",)
+
+
+def _packed(s: Steps, c: Call, query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
+    heads, weights, lse = R.attend(s, c, query, key, value)
+    order = np.argsort(~visibility(s, c), axis=-1, kind="stable")
+    return heads, np.take_along_axis(weights, order, axis=-1), lse
+
 
 DEFECTS = (
     Defect(
@@ -211,5 +220,12 @@ DEFECTS = (
         ("ATT-13", "PROJ-7"),
         output(lambda c, x: x.sum(axis=-3, keepdims=True).astype(x.dtype), "weights", when=lambda c: c.layer),
         features=_ASKED,
+    ),
+    Defect(
+        "weights-packed-left",
+        "The weights of the visible keys are returned side by side from the first column on, not at their keys.",
+        ("ATT-13",),
+        {"attend": _packed},
+        features=("return_weights", "mask"),
     ),
 )
