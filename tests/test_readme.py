@@ -30,7 +30,7 @@ def run(folder, *words):
 
 @pytest.fixture
 def folder(tmp_path):
-    (function,) = (block for block in blocks("python") if "def attention" in block)
+    (function,) = (block for block in blocks("python") if "def attention(query" in block)
     assert len([line for line in function.splitlines() if line.strip() and "import" not in line]) <= 10
     (tmp_path / "attention.py").write_text(function, "utf-8")
     return tmp_path
@@ -79,7 +79,7 @@ def test_the_reference_prints_what_readme_shows(tmp_path):
 
 
 def test_the_attributes_that_readme_names_are_read(folder):
-    (attributes,) = (block for block in blocks("python") if "array_type" in block)
+    (attributes,) = (block for block in blocks("python") if "layout =" in block)
     attributes = (
         attributes.replace('"torch"', '"numpy"').replace('"blhd"', '"bhld"').replace('"is_causal", ', "")
     )
@@ -88,6 +88,27 @@ def test_the_attributes_that_readme_names_are_read(folder):
     done = run(folder, "run", "attention.py", "--dtype", "float32", "-k", "heads")
     assert done.returncode == 0, done.stderr
     assert "my kernel 2.1" in done.stdout
+
+
+def test_the_torch_module_fails_where_readme_says(tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed")
+    (module,) = (block for block in blocks("python") if "torch.nn.Module" in block)
+    (tmp_path / "torch_attention.py").write_text(module, "utf-8")
+    done = run(
+        tmp_path, "run", "torch_attention.py:Attention", "-k", "mask or nonfinite", "--dtype", "float32"
+    )
+    assert done.returncode == 1, done.stderr
+    assert "MASK-4" in done.stdout + done.stderr
+
+
+def test_the_files_that_readme_shares_are_written(folder):
+    (line,) = (words[0] for words in map(str.splitlines, blocks("console")) if "--html mine.html" in words[0])
+    done = run(folder, *line.removeprefix("$ mha-conformance ").split(), "-k", "heads")
+    assert done.returncode == 0, done.stderr
+    for name in ("mine.json", "mine.html", "mine.xml", "mine-badge.json"):
+        assert (folder / name).stat().st_size > 0, name
+    compared = run(folder, "compare", "mine.json", "mine.json")
+    assert compared.returncode == 0, compared.stderr
 
 
 def test_every_link_leads_somewhere():
