@@ -14,7 +14,7 @@ EXACT_IN_FLOAT32 = ("float32", "float16", "bfloat16")
 
 _NAMESPACES: dict[type, Any] = {}
 _COMPILERS: dict[type, Any] = {}
-_DTYPE_NAMES: dict[Any, str] = {}
+_DTYPE_NAMES: dict[tuple[type, Any], str] = {}
 
 
 def namespace_of(x: Array) -> Any:
@@ -27,11 +27,12 @@ def namespace_of(x: Array) -> Any:
 
 def dtype_name(dtype: Any) -> str:
     """The name of a dtype in any library: `torch.float32` and `array_api_strict.float32` are `float32`."""
-    found = _DTYPE_NAMES.get(dtype)
+    key = type(dtype), dtype  # dtypes of two libraries are never compared, which some warn about
+    found = _DTYPE_NAMES.get(key)
     if found is None:
         name = getattr(dtype, "name", None)
         found = name if isinstance(name, str) else str(dtype).rpartition(".")[2]
-        _DTYPE_NAMES[dtype] = found
+        _DTYPE_NAMES[key] = found
     return found
 
 
