@@ -83,8 +83,9 @@ def test_options_that_are_wrong_are_found():
 
 
 def test_each_relation_applies_to_most_cases():
+    forward = [case for case in CASES.values() if not case.gradients]
     for relation in RELATIONS:
-        assert sum(relation.applies(case) for case in CASES.values()) > len(CASES) / 2
+        assert sum(relation.applies(case) for case in forward) > len(forward) / 2
 
 
 def test_the_command_counts_what_it_proved(capsys):
