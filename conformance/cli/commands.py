@@ -2,6 +2,7 @@
 
 import click
 
+from conformance.cli.benching import bench
 from conformance.cli.comparing import compare
 from conformance.cli.diagnosing import diagnose
 from conformance.cli.exits import CONFORMANT, MISUSED, examples
@@ -30,5 +31,5 @@ def cli(context: click.Context) -> int:
     return CONFORMANT
 
 
-for command in (run, diagnose, init, list_, show, explain, compare, report, vectors, trace):
+for command in (run, diagnose, init, list_, show, explain, compare, report, vectors, trace, bench):
     cli.add_command(command)

@@ -56,7 +56,7 @@ def call(
         return Answer("unsupported", refusal)
     how = target.calls[operation]
     arrays = {
-        name: lay_out(_swapped(target, operation, name, array), memory.get(name))
+        name: lay_out(swapped(target, operation, name, array), memory.get(name))
         for name, array in inputs.items()
     }
     given: dict[str, Any] = {}
@@ -105,7 +105,7 @@ def call(
         return Answer("wrong", f"{', '.join(written)} was written to during the call (IND-5)")
     if previous is not None:
         overwritten = previous.changed(target.take)
-        previous.hold(values, {name: _swapped(target, operation, name, x) for name, x in outputs.items()})
+        previous.hold(values, {name: swapped(target, operation, name, x) for name, x in outputs.items()})
         if overwritten:
             return Answer(
                 "wrong", f"the {overwritten} of the call before was written to: return new arrays (IND-7)"
@@ -128,7 +128,7 @@ def _option(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _swapped(target: Target, operation: str, name: str, array: Array) -> Array:
+def swapped(target: Target, operation: str, name: str, array: Array) -> Array:
     """Canonical layout to the target's, and back: swapping two axes undoes itself."""
     headed = PROJECTED if operation in (MHA, MHA_VJP) else HEADED
     if target.layout == "bhld" or name not in headed or array.ndim < 3:
@@ -166,7 +166,7 @@ def _read(
             raise UnreadableError(
                 f"{name}: returned a list, wanted an array; NumPy reads it as {dtype_name(array.dtype)}"
             )
-        outputs[name] = _swapped(target, operation, name, array)
+        outputs[name] = swapped(target, operation, name, array)
     return outputs
 
 
