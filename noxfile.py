@@ -174,3 +174,60 @@ def defects(session: nox.Session) -> None:
     if write:
         with Path("conformance/defects/kills.json").open("w", encoding="utf-8") as file:
             session.run("python", "-m", "conformance.defects", "--json", env=ONE_THREAD, stdout=file)
+
+
+LAYER = ["--op", "multi_head_attention"]
+LONG = ["--shape", "1,1,1024,64", "--lengths", "1024,2048,4096,8192,16384", "--rounds", "5"]
+BENCHES = {
+    "attention-512": ["numpy", "torch-sdpa-flash", "naive-numpy", "products-numpy"],
+    "attention-2048": [
+        "numpy",
+        "torch-sdpa-flash",
+        "naive-numpy",
+        "products-numpy",
+        "--shape",
+        "1,16,2048,64",
+    ],
+    "causal-2048": ["numpy", "torch-sdpa-flash", "--shape", "1,16,2048,64", "--causal"],
+    "torch-512": ["torch", "torch-portable", "torch-sdpa-flash"],
+    "torch-bfloat16": ["torch", "torch-portable", "torch-sdpa-flash", "--dtype", "bfloat16"],
+    "decode": ["torch-portable", "torch", "torch-sdpa-flash", "--shape", "8,16,1,64", "--kv-len", "2048"],
+    "jax-512": ["jax-jit", "jax-nn"],
+    "layer-512": ["numpy", "torch", "torch-mha", "naive-numpy", *LAYER],
+    "layer-tiny": ["numpy", "naive-numpy", *LAYER, "--shape", "1,2,2,2", "--no-memory"],
+    "gradient-512": [
+        "numpy",
+        "naive-numpy",
+        "torch",
+        "torch-sdpa-flash",
+        "--op",
+        "scaled_dot_product_attention_vjp",
+    ],
+    "layer-gradient-512": ["numpy", "torch", "torch-mha", "--op", "multi_head_attention_vjp"],
+    "long": ["numpy", "torch-sdpa-flash", *LONG],
+    "onnxruntime-512": ["onnxruntime", "numpy", "torch-sdpa-flash"],
+}
+"""What is measured: the target, its rivals, then options."""
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Speed and memory beside other libraries, into reports/bench; `nox -s bench -- decode long` measures some.
+
+    Nothing here fails for being slow: the figures are for readers, and hold for the machine that they name.
+    """
+    if not TORCH:
+        session.error("the rivals of the bench need Python 3.11, where a small CPU file of torch exists")
+    unknown = set(session.posargs) - set(BENCHES)
+    if unknown:
+        session.error(f"no bench named {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
+    session.install(".", *TORCH, *LIBRARIES)
+    folder = REPORTS / "bench"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in session.posargs or BENCHES:
+        words = BENCHES[name]
+        first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
+        against = [word for rival in words[1:first] for word in ("--against", rival)]
+        plot = ["--plot", f"{folder}/{name}.svg"] if "--lengths" in words else []
+        output = ["--json", f"{folder}/{name}.json", *plot]
+        session.run("mha-conformance", "bench", words[0], *against, *words[first:], *output)

@@ -63,7 +63,8 @@ def fused_output(
     output = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, is_causal=_is_causal(options, sizes), scale=scale_of(options, sizes)
     )
-    if not (holds(xp, xp.isfinite(output)) and holds(xp, xp.any(output != 0, axis=-1))):
+    largest = output.abs().amax(-1)  # shows NaN, Inf and a row of zeros, and costs little
+    if not (holds(xp, xp.isfinite(largest)) and holds(xp, largest != 0)):
         return None
     return xp.reshape(output, sizes.output)
 

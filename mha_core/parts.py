@@ -41,15 +41,20 @@ class Part(NamedTuple):
 
 def is_small(sizes: Sizes) -> bool:
     """Whether logits, keys and values fit a part together."""
+    return _elements(sizes) <= PART_ELEMENTS
+
+
+def _elements(sizes: Sizes) -> int:
+    """How many logits, keys and values there are."""
     keys = sizes.num_kv_heads * sizes.kv_len * (sizes.d_k + sizes.d_v)
-    return math.prod(sizes.logits) + math.prod(sizes.batch) * keys <= PART_ELEMENTS
+    return math.prod(sizes.logits) + math.prod(sizes.batch) * keys
 
 
 def entry_parts(part: Part) -> Iterator[Part]:
     """The entries along the first batch axis: several at once where they are small, else without that axis."""
     entries, *inner = part.sizes.batch
     one = part.sizes._replace(batch=tuple(inner))
-    step = PART_ELEMENTS // max(1, math.prod(one.logits))
+    step = PART_ELEMENTS // max(1, _elements(one))
     for start in range(0, entries, max(1, step)):
         stop = min(start + step, entries)
         at = start if step < 2 else slice(start, stop)

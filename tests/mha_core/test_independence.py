@@ -150,6 +150,25 @@ def in_small_parts(monkeypatch, rows):
 
 @pytest.mark.covers("IND-6")
 @pytest.mark.parametrize("name", ["numpy", "array-api-strict", "torch"])
+@pytest.mark.parametrize("elements", [1, 30, 100, 500, 2000, 10**6])
+@pytest.mark.parametrize(("q_len", "kv_len"), [(1, 40), (9, 9), (20, 2)])
+def test_any_size_of_parts(monkeypatch, name, elements, q_len, kv_len):
+    """Few queries and many keys, or many and few: the batch is cut into entries, one or several at once."""
+    lib, rng = library(name), np.random.default_rng(q_len)
+    shapes = {"query": (3, 5, 4, q_len, 3), "key": (3, 5, 2, kv_len, 3), "value": (3, 5, 2, kv_len, 6)}
+    arrays = {n: rng.standard_normal(shape) for n, shape in shapes.items()}
+    arrays["mask"] = rng.random((3, 1, 4, 1, kv_len)) < 0.7
+    arrays["kv_lengths"] = rng.integers(0, kv_len + 1, (3, 5))
+    arrays = {n: lib.array(x) for n, x in arrays.items()}
+    options = {"is_causal": True, "q_offset": kv_len - q_len, "return_lse": True}
+    with np.errstate(all="ignore"):
+        wanted = scaled_dot_product_attention(**arrays, **options, return_weights=True)
+        monkeypatch.setattr(parts_module, "PART_ELEMENTS", elements)
+        assert_same(scaled_dot_product_attention(**arrays, **options), wanted._replace(weights=None))
+
+
+@pytest.mark.covers("IND-6")
+@pytest.mark.parametrize("name", ["numpy", "array-api-strict", "torch"])
 @pytest.mark.parametrize("rows", [1, 2, 3])
 @pytest.mark.parametrize("offset", [0, 2, -3, "each"])
 @pytest.mark.parametrize("window", [None, (1, 1), (0, None), (None, 0)])
