@@ -42,6 +42,9 @@ THIRD_PARTY = {
 }
 """Target -> arguments of its run."""
 
+OTHERS = ["dask>=2025.1", "mlx[cpu]>=0.30", "ndonnx>=0.17", "onnxruntime>=1.32", "array-api-strict>=2.2"]
+"""Libraries of the Array API beside those of the matrix; ndonnx makes graphs, which onnxruntime runs."""
+
 nox.needs_version = ">=2024.10"
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_existing_virtualenvs = not CI
@@ -108,6 +111,15 @@ def third_party(session: nox.Session) -> None:
         )
     session.run("pytest", "tests/third_party", "tests/backends/test_third_party.py", "-q", env=ONE_THREAD)
     session.run("python", "tests/third_party/table.py", *reports)
+
+
+@nox.session
+def others(session: nox.Session) -> None:
+    """Array libraries that the core was not written for: dask, MLX, ndonnx; memory; the programs of spec/scale.md."""
+    session.install("-e", ".", *OTHERS, *group("test"))
+    session.run("pytest", "tests/others", "tests/scale/test_page.py", "-q", *session.posargs, env=ONE_THREAD)
+    REPORTS.mkdir(exist_ok=True)
+    session.run("mha-conformance", "run", "mlx", "-q", "--report", str(REPORTS / "mlx.json"), env=ONE_THREAD)
 
 
 @nox.session

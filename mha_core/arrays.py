@@ -54,14 +54,44 @@ def cast_bias(xp: Any, bias: Array, dtype: Any) -> Array:
     return cast(xp, bias, dtype)
 
 
-def device(x: Array) -> Any:
-    """Where to create what meets `x`; None where `x` is traced or spread over devices."""
-    where = array_api_compat.device(x)
-    return None if hasattr(where, "device_set") else where  # a JAX sharding fits only arrays of its own rank
+def beside(x: Array) -> dict[str, Any]:
+    """Keywords that create an array where `x` is; none where `x` is traced, spread over devices or does not say."""
+    try:
+        where = array_api_compat.device(x)
+    except AttributeError:  # a library of one kind of memory has no devices
+        return {}
+    sharding = hasattr(where, "device_set")  # JAX's fits only arrays of its own rank
+    return {} if sharding else {"device": where}
+
+
+def is_spread(x: Array) -> bool:
+    """Whether each process holds a part of `x`, so that its values are not all at hand."""
+    return hasattr(x, "device_mesh")
+
+
+def arange(xp: Any, start: int, stop: int, like: Array) -> Array:
+    """The integers from start up to stop, wherever `like` is, in each process that holds a part of it."""
+    counted = xp.arange(start, stop, **beside(like))
+    return type(like).from_local(counted, like.device_mesh) if is_spread(like) else counted
+
+
+def chunked_as_rows(counted: Array, like: Array) -> Array:
+    """One number a row in chunks as the rows of `like`, (..., rows, d): a mask in one piece may not fit into memory."""
+    chunks = getattr(like, "chunks", None)
+    return counted.rechunk(chunks[-2:-1]) if chunks and sum(chunks[-2]) == counted.shape[0] else counted
+
+
+def product(xp: Any, x: Array, y: Array) -> Array:
+    """`x @ y`, where `x` may have fewer matrices than `y`."""
+    if is_spread(y) and x.shape[:-2] != y.shape[:-2]:
+        x = x + xp.zeros_like(y[..., :1, :1])  # spread as `y` is, so that no part of `y` moves
+    return xp.matmul(x, y)
 
 
 def is_traced(xp: Any, x: Array) -> bool:
     """Whether the values of `x` may not be at hand, so that nothing may depend on them."""
+    if is_spread(x):
+        return True
     kind = type(x)
     if kind not in _COMPILERS:
         _COMPILERS[kind] = getattr(xp, "compiler", None)

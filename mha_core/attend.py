@@ -10,7 +10,7 @@ exact way, which is here and of which every derivative is right too (GRAD-9).
 import math
 from typing import Any
 
-from mha_core.arrays import cast, compute_dtype, device, is_traced, known_finite, quiet
+from mha_core.arrays import cast, compute_dtype, is_traced, known_finite, quiet
 from mha_core.fused import fused_output
 from mha_core.options import Options, Sizes, scale_of
 from mha_core.parts import Part, entry_parts, is_small, unit_parts
@@ -85,7 +85,7 @@ def _attend_exactly(xp: Any, part: Part, rows: slice, whole: bool = False) -> At
     sizes, options = part.sizes, part.options
     query = part.query * scale_of(options, sizes)
     values = split_values(xp, part.value)
-    band = band_of(xp, options, sizes, device(query))
+    band = band_of(xp, options, sizes, query)
     results = [
         _attend_rows(xp, query, part.key, values, options, sizes, band, block)
         for block in _blocks_within(sizes, rows, whole)
@@ -112,7 +112,7 @@ def _attend_rows(
     """A block of query rows, each with its whole softmax."""
     columns = slice(0, sizes.kv_len) if options.return_weights else columns_of(band, sizes, rows)
     query, key, values = query[..., rows, :], key[..., columns, :], values.at(columns)
-    visible = visible_in(xp, options, sizes, band, rows, columns, device(query))
+    visible = visible_in(xp, options, sizes, band, rows, columns, query)
     soft, _ = attended(xp, scores(xp, query, key, sizes, visible), options, visible, rows, columns)
     output = means(xp, soft.weights, values.finite, sizes)
     if visible is not None and not known_finite(xp, output):  # a row of NaN gives none to what it cannot see

@@ -8,7 +8,7 @@ Sums run in the dtype to compute in (GRAD-12).
 from dataclasses import dataclass
 from typing import Any
 
-from mha_core.arrays import cast, compute_dtype, device, is_traced, known_finite, quiet
+from mha_core.arrays import cast, compute_dtype, is_traced, known_finite, quiet
 from mha_core.attend import row_blocks
 from mha_core.heads import grouped
 from mha_core.options import Options, Sizes, scale_of
@@ -82,11 +82,11 @@ def attend_vjp(
         is_finite = known_finite(xp, query) and known_finite(xp, key)
         query = query * scale_of(options, sizes)
         operands = Operands(query, key, value, grad, split_values(xp, grad), is_finite)
-        band = band_of(xp, options, sizes, device(query))
+        band = band_of(xp, options, sizes, query)
         joined = _Joined(xp, options, sizes)
         for rows in row_blocks(sizes, is_traced(xp, query)):
             columns = columns_of(band, sizes, rows)
-            visible = visible_in(xp, options, sizes, band, rows, columns, device(query))
+            visible = visible_in(xp, options, sizes, band, rows, columns, query)
             block = operands.at(rows, columns)
             part = _attend_rows_vjp(xp, block, options, sizes, visible, rows, columns, with_output)
             joined.add(part, columns)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import array_api_compat
 
-from mha_core.arrays import cast, compute_dtype, device, is_traced, quiet
+from mha_core.arrays import beside, cast, compute_dtype, is_traced, quiet
 from mha_core.attention import scaled_dot_product_attention
 from mha_core.layer import multi_head_attention
 from mha_core.projections import joined, projected, tokens_of
@@ -70,12 +70,12 @@ def empty_cache(
     if not heads:
         raise ValueError("heads=() but the number of heads of key and value is needed, behind any batch axes")
     xp = array_api_compat.array_namespace(like)
-    where = device(like)
+    where = beside(like)
     length = 0 if capacity is None else capacity
-    key, value = (xp.zeros((*heads, length, d), dtype=like.dtype, device=where) for d in (d_k, d_v))
+    key, value = (xp.zeros((*heads, length, d), dtype=like.dtype, **where) for d in (d_k, d_v))
     if capacity is None:
         return GrowingCache(key, value)
-    return StaticCache(key, value, xp.zeros(heads[:-1], dtype=xp.asarray(0).dtype, device=where))
+    return StaticCache(key, value, xp.zeros(heads[:-1], dtype=xp.asarray(0).dtype, **where))
 
 
 def append(cache: Cache, key: Array, value: Array, counts: Array | None = None) -> Cache:
@@ -109,7 +109,7 @@ def append(cache: Cache, key: Array, value: Array, counts: Array | None = None) 
         )
     if n == 0:
         return cache
-    slots = xp.arange(cache.capacity, dtype=lengths.dtype, device=device(cache.key))
+    slots = xp.arange(cache.capacity, dtype=lengths.dtype, **beside(cache.key))
     # (..., capacity): the new token that each slot would hold, and whether it does
     source = slots - xp.expand_dims(cache.lengths, axis=-1)
     is_new = (source >= 0) & (source < xp.expand_dims(added, axis=-1))

@@ -22,7 +22,19 @@ def grouped(xp: Any, x: Array, sizes: Sizes) -> Array:
     group = sizes.num_heads // sizes.num_kv_heads
     if group == 1:
         return x
-    return xp.reshape(x, (*sizes.batch, sizes.num_kv_heads, group * x.shape[-2], x.shape[-1]))
+    *_, n, d = x.shape
+    x = xp.reshape(x, (*sizes.batch, sizes.num_kv_heads, group, n, d))  # in two steps, for arrays in chunks
+    return xp.reshape(x, (*sizes.batch, sizes.num_kv_heads, group * n, d))
+
+
+def ungrouped(xp: Any, x: Array, sizes: Sizes) -> Array:
+    """(..., G, H // G * n, d) as (..., H, n, d), the way back."""
+    group = sizes.num_heads // sizes.num_kv_heads
+    if group == 1:
+        return x
+    *_, rows, d = x.shape
+    x = xp.reshape(x, (*sizes.batch, sizes.num_kv_heads, group, rows // group, d))
+    return xp.reshape(x, (*sizes.batch, sizes.num_heads, rows // group, d))
 
 
 def result_of(

@@ -73,6 +73,12 @@ def multi_head_attention_vjp(
     Raises:
         TypeError: what `multi_head_attention` raises, or grad_output of another dtype (GRAD-14).
         ValueError: what it raises, or grad_output of another shape (GRAD-14).
+
+    >>> import numpy as np
+    >>> x, one = np.asarray([[1.0], [3.0]]), np.ones((1, 1, 1))
+    >>> gradients = multi_head_attention_vjp(x[:1], x, x, x[:1], w_q=0 * one, w_k=one, w_v=one, w_o=one)
+    >>> {name: d.tolist() for name, d in gradients.items() if name in ("query", "value", "w_v")}
+    {'query': [[0.0]], 'value': [[0.5], [0.5]], 'w_v': [[[2.0]]]}
     """
     options = Options(
         mask=mask,

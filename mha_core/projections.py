@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mha_core.arrays import cast, compute_dtype, device, is_traced, known_finite
+from mha_core.arrays import cast, compute_dtype, is_traced, known_finite, product
 from mha_core.attend import row_blocks
 from mha_core.heads import without_past
 from mha_core.options import Options, Sizes
@@ -30,7 +30,7 @@ def projected(xp: Any, tokens: Array, w: Array, b: Array | None) -> Array:
     if tokens.shape[-3] == 1 and math.prod(tokens.shape) >= LARGE and not is_traced(xp, tokens):
         heads = _at_once(xp, tokens[..., 0, :, :], w)
     else:
-        heads = xp.matmul(tokens, w)
+        heads = product(xp, tokens, w)
     return heads if b is None else heads + cast(xp, b, tokens.dtype)[..., None, :]
 
 
@@ -61,7 +61,7 @@ def reached_tokens(
     if all(known_finite(xp, x) for x in tokens):
         return None, None, None
     blocks = row_blocks(sizes, is_traced(xp, tokens[0]))
-    rows, keys = reached_in(xp, options, sizes, blocks, device(tokens[0]))
+    rows, keys = reached_in(xp, options, sizes, blocks, tokens[0])
     keys = None if keys is None else without_past(options.past_key, keys)
     return rows, keys, keys
 

@@ -3,8 +3,8 @@
 import math
 from typing import Any, NamedTuple
 
-from mha_core.arrays import cast, cast_bias, device, finite, known_finite, without_derivative
-from mha_core.heads import grouped
+from mha_core.arrays import beside, cast, cast_bias, finite, known_finite, without_derivative
+from mha_core.heads import grouped, ungrouped
 from mha_core.options import Options, Sizes
 from mha_core.result import Array
 from mha_core.visibility import cut
@@ -25,10 +25,7 @@ class Softmax(NamedTuple):
 
 def products(xp: Any, x: Array, y: Array, sizes: Sizes) -> Array:
     """Each row of (..., H, rows, d) times each of its group's (..., G, columns, d): (..., H, rows, columns)."""
-    flat = xp.matmul(grouped(xp, x, sizes), xp.matrix_transpose(y))
-    if sizes.num_heads == sizes.num_kv_heads:
-        return flat
-    return xp.reshape(flat, (*sizes.batch, sizes.num_heads, x.shape[-2], y.shape[-2]))
+    return ungrouped(xp, xp.matmul(grouped(xp, x, sizes), xp.matrix_transpose(y)), sizes)
 
 
 def scores(xp: Any, query: Array, key: Array, sizes: Sizes, visible: Array | None) -> Array:
@@ -52,10 +49,7 @@ def scores(xp: Any, query: Array, key: Array, sizes: Sizes, visible: Array | Non
 
 def means(xp: Any, weights: Array, y: Array, sizes: Sizes) -> Array:
     """The sums of (..., G, columns, d) by (..., H, rows, columns): (..., H, rows, d)."""
-    flat = xp.matmul(grouped(xp, weights, sizes), y)
-    if sizes.num_heads == sizes.num_kv_heads:
-        return flat
-    return xp.reshape(flat, (*sizes.batch, sizes.num_heads, weights.shape[-2], y.shape[-1]))
+    return ungrouped(xp, xp.matmul(grouped(xp, weights, sizes), y), sizes)
 
 
 def capped(xp: Any, logits: Array, options: Options) -> tuple[Array, Array | None]:
@@ -83,7 +77,7 @@ def softmax(xp: Any, logits: Array, sinks: Array | None, visible: Array | None) 
     Selections come before what could give NaN, so that its derivative is 0 where they hide (GRAD-3, GRAD-4).
     """
     if logits.shape[-1] == 0:  # MASK-14
-        lse = xp.full(logits.shape[:-1], -math.inf, dtype=logits.dtype, device=device(logits))
+        lse = xp.full(logits.shape[:-1], -math.inf, dtype=logits.dtype, **beside(logits))
         return Softmax(logits, lse, None if sinks is None else xp.zeros_like(lse)[..., None])
     occupied = None
     if visible is not None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import array_api_compat
 
-from mha_core.arrays import device
+from mha_core.arrays import beside
 from mha_core.result import Array
 
 
@@ -37,7 +37,7 @@ class Total:
             if missing:
                 shape = list(part.shape)
                 shape[self._axis] = missing
-                zeros = self._xp.zeros(tuple(shape), dtype=part.dtype, device=device(part))
+                zeros = self._xp.zeros(tuple(shape), dtype=part.dtype, **beside(part))
                 part = self._xp.concat([part, zeros] if after else [zeros, part], axis=self._axis)
         return part
 

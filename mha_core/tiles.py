@@ -11,7 +11,7 @@ import itertools
 import math
 from typing import Any, NamedTuple
 
-from mha_core.arrays import cast, cast_bias, device, holds, known_finite
+from mha_core.arrays import beside, cast, cast_bias, holds, known_finite
 from mha_core.options import Options, scale_of
 from mha_core.parts import Part, is_small
 from mha_core.result import Array, AttentionResult
@@ -40,8 +40,7 @@ def tiles_of(xp: Any, part: Part, rows: slice) -> list[tuple[slice, Array | None
     options, sizes = part.options, part.sizes
     if not options.hides and rows.stop * sizes.num_heads * sizes.kv_len <= TILE_ELEMENTS and not sizes.batch:
         return [(slice(0, sizes.kv_len), None)] if sizes.kv_len else []
-    where = device(part.query)
-    band = band_of(xp, options, sizes, where)
+    band = band_of(xp, options, sizes, part.query)
     columns = columns_of(band, sizes, rows)
     free = free_columns(band, columns, rows)
     edges = [columns.start, columns.stop]
@@ -54,17 +53,19 @@ def tiles_of(xp: Any, part: Part, rows: slice) -> list[tuple[slice, Array | None
         for begin, stop in itertools.pairwise(edges)
         for start in range(begin, stop, step)
     ]
-    return [(tile, _added(xp, part, band, rows, tile, where)) for tile in tiles]
+    return [(tile, _added(xp, part, band, rows, tile)) for tile in tiles]
 
 
-def _added(xp: Any, part: Part, band: Band, rows: slice, columns: slice, where: Any) -> Array | None:
+def _added(xp: Any, part: Part, band: Band, rows: slice, columns: slice) -> Array | None:
     """Bias and masks of a tile as one summand of its logits; None for nothing."""
     options, dtype = part.options, part.query.dtype
-    visible = masked_in(xp, options, part.sizes, band, rows, columns, where)
+    visible = masked_in(xp, options, part.sizes, band, rows, columns, part.query)
     bias = None if options.attn_bias is None else cast_bias(xp, cut(options.attn_bias, rows, columns), dtype)
     if visible is None:
         return bias
-    return xp.where(visible, xp.zeros((), dtype=dtype, device=where) if bias is None else bias, -math.inf)
+    return xp.where(
+        visible, xp.zeros((), dtype=dtype, **beside(part.query)) if bias is None else bias, -math.inf
+    )
 
 
 def attend_tiles(
@@ -109,7 +110,7 @@ def _of_tile(
     xp: Any, query: Array, part: Part, columns: slice, added: Array | None, shifted: bool, several: bool
 ) -> _Sums:
     """The sums over a tile, of several or the only one."""
-    sizes, dtype, where = part.sizes, query.dtype, device(query)
+    sizes, dtype, where = part.sizes, query.dtype, beside(query)
     logits, _ = capped(xp, products(xp, query, part.key[..., columns, :], sizes), part.options)
     if added is not None:
         logits = logits + added
@@ -117,10 +118,10 @@ def _of_tile(
     if shifted:
         highest = xp.max(logits, axis=-1, keepdims=True)
         if several:  # of which a row may see none in this
-            highest = xp.maximum(highest, xp.full((1, 1), xp.finfo(dtype).min, dtype=dtype, device=where))
+            highest = xp.maximum(highest, xp.full((1, 1), xp.finfo(dtype).min, dtype=dtype, **where))
         logits = logits - highest
     weights = xp.exp(logits)
-    ones = xp.ones((*weights.shape[:-3], sizes.num_kv_heads, weights.shape[-1], 1), dtype=dtype, device=where)
+    ones = xp.ones((*weights.shape[:-3], sizes.num_kv_heads, weights.shape[-1], 1), dtype=dtype, **where)
     total = means(xp, weights, ones, sizes)  # a product is faster than a sum
     return _Sums(means(xp, weights, part.value[..., columns, :], sizes), total, highest)
 

@@ -7,7 +7,7 @@ and the others are added to the rows that see them (ATT-11, MASK-5).
 import math
 from typing import Any, NamedTuple
 
-from mha_core.arrays import cast, device, known_finite
+from mha_core.arrays import cast, known_finite, product
 from mha_core.heads import grouped
 from mha_core.options import Sizes
 from mha_core.result import Array
@@ -58,7 +58,8 @@ def add_nonfinite_of_rows(xp: Any, sums: Array, values: Values, visible: Array |
     if values.raising is None or values.lowering is None:
         return sums
     block = (*sizes.batch, sizes.num_heads, values.finite.shape[-2], sums.shape[-2])
-    seen = xp.ones(block, dtype=xp.bool, device=device(sums)) if visible is None else visible
+    seen = values.raising[..., :1] >= 0  # everything, spread as the rows are
+    seen = seen if visible is None else xp.logical_and(seen, visible)
     seen = xp.matrix_transpose(grouped(xp, cast(xp, xp.broadcast_to(seen, block), sums.dtype), sizes))
     sums = xp.where(xp.matmul(seen, grouped(xp, values.raising, sizes)) > 0, sums + math.inf, sums)
     return xp.where(xp.matmul(seen, grouped(xp, values.lowering, sizes)) > 0, sums - math.inf, sums)
@@ -74,4 +75,4 @@ def _seen(xp: Any, marks: Array, visible: Array | None, sizes: Sizes) -> Array:
         heads = (1, 1) if outer[-1] == 1 else (sizes.num_kv_heads, sizes.num_heads // sizes.num_kv_heads)
         visible = xp.reshape(visible, (*outer[:-1], *heads, rows, columns))
     visible = xp.broadcast_to(visible, (*visible.shape[:-1], marks.shape[-2]))
-    return xp.matmul(cast(xp, visible, marks.dtype), marks) > 0
+    return product(xp, cast(xp, visible, marks.dtype), marks) > 0

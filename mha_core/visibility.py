@@ -5,7 +5,7 @@ import math
 import numbers
 from typing import Any, NamedTuple
 
-from mha_core.arrays import cast
+from mha_core.arrays import arange, cast, chunked_as_rows
 from mha_core.options import Options, Sizes
 from mha_core.result import Array
 
@@ -17,7 +17,7 @@ class Band(NamedTuple):
     high: int | Array | None
 
 
-def band_of(xp: Any, options: Options, sizes: Sizes, where: Any) -> Band:
+def band_of(xp: Any, options: Options, sizes: Sizes, like: Array) -> Band:
     """The band around `i + q_offset` (MASK-6, MASK-8, MASK-10, MASK-11)."""
     left, right = options.window or (None, None)
     if options.is_causal:
@@ -27,7 +27,7 @@ def band_of(xp: Any, options: Options, sizes: Sizes, where: Any) -> Band:
     def shifted(by: int) -> int | Array:
         if isinstance(offset, numbers.Integral):
             return max(-sizes.q_len, min(sizes.kv_len, int(offset) + by))  # as good as any number beyond
-        index = _per_entry(xp, offset, sizes, xp.arange(1, device=where).dtype)
+        index = _per_entry(xp, offset, sizes, arange(xp, 0, 1, like).dtype)
         limit = xp.iinfo(index.dtype).max // 4
         return index + max(-limit, min(limit, by))
 
@@ -62,10 +62,10 @@ def cut(x: Array, rows: slice, columns: slice) -> Array:
 
 
 def visible_in(
-    xp: Any, options: Options, sizes: Sizes, band: Band, rows: slice, columns: slice, where: Any
+    xp: Any, options: Options, sizes: Sizes, band: Band, rows: slice, columns: slice, like: Array
 ) -> Array | None:
     """What a block of rows may attend: bool, broadcasting to (..., H, rows, columns); None for everything."""
-    masked = masked_in(xp, options, sizes, band, rows, columns, where)
+    masked = masked_in(xp, options, sizes, band, rows, columns, like)
     if options.attn_bias is None:
         return masked
     biased = cut(options.attn_bias, rows, columns) != -math.inf  # ATT-8
@@ -73,31 +73,31 @@ def visible_in(
 
 
 def masked_in(
-    xp: Any, options: Options, sizes: Sizes, band: Band, rows: slice, columns: slice, where: Any
+    xp: Any, options: Options, sizes: Sizes, band: Band, rows: slice, columns: slice, like: Array
 ) -> Array | None:
     """The same by all but the bias, which hides by itself where it is added."""
     masks = [] if options.mask is None else [cut(options.mask, rows, columns)]
     free = free_columns(band, columns, rows)
     if free != columns or options.kv_lengths is not None:
-        masks += _positional(xp, options, sizes, band, rows, columns, where)
+        masks += _positional(xp, options, sizes, band, rows, columns, like)
     return functools.reduce(xp.logical_and, masks) if masks else None
 
 
 def reached_in(
-    xp: Any, options: Options, sizes: Sizes, blocks: list[slice], where: Any
+    xp: Any, options: Options, sizes: Sizes, blocks: list[slice], like: Array
 ) -> tuple[Array | None, Array | None]:
     """Which rows see a key, (..., H, q_len, 1), and which keys a row sees, (..., G, kv_len, 1).
 
     Bool, broadcasting to those shapes; None for all.
     """
-    band, columns = band_of(xp, options, sizes, where), slice(0, sizes.kv_len)
+    band, columns = band_of(xp, options, sizes, like), slice(0, sizes.kv_len)
     rows_that_see, keys_seen = [], []
     for rows in blocks:
-        visible = visible_in(xp, options, sizes, band, rows, columns, where)
+        visible = visible_in(xp, options, sizes, band, rows, columns, like)
         if visible is None:
             if sizes.q_len and sizes.kv_len:
                 return None, None
-            visible = xp.ones((1, 1), dtype=xp.bool, device=where)
+            visible = xp.reshape(arange(xp, 0, 1, like) == 0, (1, 1))
         shape = (*visible.shape[:-2], rows.stop - rows.start, sizes.kv_len)
         visible = xp.broadcast_to(visible, shape)
         rows_that_see.append(xp.any(visible, axis=-1, keepdims=True))
@@ -111,18 +111,18 @@ def reached_in(
 
 
 def _positional(
-    xp: Any, options: Options, sizes: Sizes, band: Band, rows: slice, columns: slice, where: Any
+    xp: Any, options: Options, sizes: Sizes, band: Band, rows: slice, columns: slice, like: Array
 ) -> list[Array]:
     """The masks that come from where a query and a key stand."""
     if band.low is None and band.high is None and options.kv_lengths is None:
         return []
-    i = xp.reshape(xp.arange(rows.start, rows.stop, device=where), (-1, 1))
-    j = xp.reshape(xp.arange(columns.start, columns.stop, device=where), (1, -1))
+    i = xp.reshape(chunked_as_rows(arange(xp, rows.start, rows.stop, like), like), (-1, 1))
+    j = xp.reshape(arange(xp, columns.start, columns.stop, like), (1, -1))
     masks = []
     if band.low is not None:
-        masks.append(j - i >= band.low)
+        masks.append(j >= i + band.low)  # no array of numbers as large as the mask
     if band.high is not None:
-        masks.append(j - i <= band.high)
+        masks.append(j <= i + band.high)
     if options.kv_lengths is not None:
         masks.append(j < _per_entry(xp, options.kv_lengths, sizes, j.dtype))  # MASK-12
     return masks
