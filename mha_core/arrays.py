@@ -64,15 +64,22 @@ def beside(x: Array) -> dict[str, Any]:
     return {} if sharding else {"device": where}
 
 
+def _mesh(x: Array) -> Any:
+    """The processes that hold parts of `x`, of a library whose arrays say so; else None."""
+    return getattr(x, "device_mesh", None)
+
+
 def is_spread(x: Array) -> bool:
-    """Whether each process holds a part of `x`, so that its values are not all at hand."""
-    return hasattr(x, "device_mesh")
+    """Whether parts of `x` are in several processes or on several devices, so that cutting it moves them."""
+    sharding = getattr(x, "sharding", None)
+    return _mesh(x) is not None or len(getattr(sharding, "device_set", ())) > 1
 
 
 def arange(xp: Any, start: int, stop: int, like: Array) -> Array:
     """The integers from start up to stop, wherever `like` is, in each process that holds a part of it."""
     counted = xp.arange(start, stop, **beside(like))
-    return type(like).from_local(counted, like.device_mesh) if is_spread(like) else counted
+    mesh = _mesh(like)
+    return counted if mesh is None else type(like).from_local(counted, mesh)
 
 
 def chunked_as_rows(counted: Array, like: Array) -> Array:
@@ -83,7 +90,7 @@ def chunked_as_rows(counted: Array, like: Array) -> Array:
 
 def product(xp: Any, x: Array, y: Array) -> Array:
     """`x @ y`, where `x` may have fewer matrices than `y`."""
-    if is_spread(y) and x.shape[:-2] != y.shape[:-2]:
+    if _mesh(y) is not None and x.shape[:-2] != y.shape[:-2]:
         x = x + xp.zeros_like(y[..., :1, :1])  # spread as `y` is, so that no part of `y` moves
     return xp.matmul(x, y)
 

@@ -24,6 +24,9 @@ def path(query: Array, key: Array, value: Array, **options: Any) -> str:
         value: (..., G, kv_len, d_v).
         options: those of `scaled_dot_product_attention`, each with its shape and dtype.
 
+    Returns:
+        The name of the path.
+
     Raises:
         TypeError: what the call raises.
         ValueError: what the call raises.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from mha_core import multi_head_attention, multi_head_attention_vjp
+from mha_core import multi_head_attention, multi_head_attention_vjp, scaled_dot_product_attention
 
 KINDS = ("all-reduce", "all-gather", "all-to-all", "collective-permute", "reduce-scatter")
 RANDOM = np.random.default_rng(0)
@@ -67,8 +67,20 @@ def count(operation, axes, groups=H):
     return {kind: n for kind, n in counts.items() if n}
 
 
+def check_without_compiling():
+    """Heads that are spread stay where they are, operation by operation."""
+    mesh = Mesh(np.asarray(jax.devices()), ("heads",))
+    heads = [draw(2, H, LENGTH, WIDTH) for _ in range(3)]
+    spread = [jax.device_put(x, NamedSharding(mesh, PartitionSpec(None, "heads"))) for x in heads]
+    got = scaled_dot_product_attention(*spread, **OPTIONS)
+    assert {shard.data.shape for shard in got.addressable_shards} == {(2, 1, LENGTH, WIDTH)}
+    wanted = scaled_dot_product_attention(*heads, **OPTIONS)
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
 assert jax.device_count() == 8
 assert jnp.zeros(1).dtype == jnp.float32
+check_without_compiling()
 print(
     json.dumps(
         {
