@@ -91,6 +91,7 @@ def third_party(session: nox.Session) -> None:
         message = "torch is tested on Python 3.11, where a small CPU file of the pinned release exists"
         session.error(message) if CI else session.skip(message)
     session.install("-e", ".", *TORCH, *LIBRARIES, *group("test"))
+    REPORTS.mkdir(exist_ok=True)
     reports = []
     for target, arguments in THIRD_PARTY.items():
         reports.append(f"{REPORTS}/{target}.json")
