@@ -1,11 +1,13 @@
 """What several test files share: small cases with their goldens, and vectors made of them."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from conformance.cli import main
 from conformance.names import SDPA
 from conformance.vectors.case import Array, Bound, Case, Golden
 from conformance.vectors.load import Vectors
@@ -96,3 +98,25 @@ def make_vectors() -> Callable[..., Vectors]:
         return Vectors(tuple(sorted(cases, key=lambda case: case.id)), "0" * 64, "1.1", "2")
 
     return make
+
+
+Called = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Called:
+    """The command line in this process: arguments -> exit status, stdout, stderr."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        status = main([str(argument) for argument in arguments])
+        return (status, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def target(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A file with the functions that the test file holds as TARGET."""
+    path = tmp_path / "target.py"
+    path.write_text(request.module.TARGET)
+    return path

@@ -15,7 +15,6 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import conformance
-from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.resources import schema
 from conformance.vectors import load
@@ -40,13 +39,6 @@ def sleepy(query, key, value):
 """
 
 
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
-    path = tmp_path / "target.py"
-    path.write_text(TARGET)
-    return path
-
-
 @pytest.fixture(autouse=True)
 def _vectors(make_vectors: Any, make_case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -59,16 +51,6 @@ def _vectors(make_vectors: Any, make_case: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 Called = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Called:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        status = main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call
 
 
 # Exit statuses

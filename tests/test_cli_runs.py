@@ -17,7 +17,6 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import conformance
-from conformance.cli import main
 from conformance.errors import UsageError
 from conformance.resources import schema
 from conformance.telling.report import read_report
@@ -45,13 +44,6 @@ def slow(query, key, value, *, scale=None):
 Called = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
-    path = tmp_path / "target.py"
-    path.write_text(TARGET)
-    return path
-
-
 @pytest.fixture(autouse=True)
 def _vectors(make_vectors: Any, make_case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -62,16 +54,6 @@ def _vectors(make_vectors: Any, make_case: Any, monkeypatch: pytest.MonkeyPatch)
         make_case("softcap/plain", features=("softcap",), options={"softcap": 2.0}, covers=("ATT-5",)),
     )
     monkeypatch.setattr(load, "load_vectors", lambda directory=None: cases)
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Called:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        status = main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return call
 
 
 @pytest.fixture

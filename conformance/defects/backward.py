@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.call import Call
+from conformance.defects.visibility import visibility
 from conformance.vectors.case import Array
 
 PROJECTIONS = (("query", "w_q", "b_q"), ("key", "w_k", "b_k"), ("value", "w_v", "b_v"))
@@ -18,7 +19,7 @@ def compute_gradients(s: Any, c: Call) -> dict[str, Array]:
     query = s.project_query(c)
     key, value = s.join(c, s.project_key(c), s.project_value(c))
     key, value = s.repeat(c, key), s.repeat(c, value)
-    scale, visible = s.scale(c), _visibility(s, c)
+    scale, visible = s.scale(c), visibility(s, c)
     scaled = s.score(c, query, key, scale)
     weights, lse = s.softmax(s, c, s.bias(c, s.cap(c, scaled)), visible)
     heads = s.average(c, weights, value, visible)
@@ -44,13 +45,6 @@ def compute_gradients(s: Any, c: Call) -> dict[str, Array]:
         found["sinks"] = s.grad_sinks(c, lse, delta, visible)
     gradients: dict[str, Array] = s.finish_gradients(c, found)
     return gradients
-
-
-def _visibility(s: Any, c: Call) -> Array:
-    place = s.place(c)
-    rules = (s.by_mask(c), s.by_bias(c), s.by_causal(c, place), s.by_window(c, place), s.by_lengths(c))
-    visible: Array = s.intersect(c, rules)
-    return visible
 
 
 def only_finite(x: Array) -> Array:

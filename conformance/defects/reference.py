@@ -23,6 +23,7 @@ from conformance.defects.backward import (
 )
 from conformance.defects.call import Call
 from conformance.defects.checks import CHECKS, Check
+from conformance.defects.visibility import visibility
 from conformance.names import DTYPES, FEATURES, MHA, MHA_VJP, SDPA, SDPA_VJP
 from conformance.vectors.case import Array
 
@@ -118,14 +119,6 @@ def attend(s: Steps, c: Call, query: Array, key: Array, value: Array) -> tuple[A
     visible = visibility(s, c)
     weights, lse = s.softmax(s, c, logits, visible)
     return s.average(c, weights, value, visible), weights, lse
-
-
-def visibility(s: Steps, c: Call) -> Array:
-    """Which key each query may attend."""
-    place = s.place(c)
-    rules = (s.by_mask(c), s.by_bias(c), s.by_causal(c, place), s.by_window(c, place), s.by_lengths(c))
-    visible: Array = s.intersect(c, rules)
-    return visible
 
 
 def place(c: Call) -> Any:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.call import Call
-from conformance.defects.reference import REFERENCE, Implementation, Steps, visibility
+from conformance.defects.reference import REFERENCE, Implementation, Steps
+from conformance.defects.visibility import visibility
 from conformance.soundness.softmaxes import LARGEST_BOUND, SOFTMAXES, Rows
 from conformance.soundness.style import Roundings, Style
 from conformance.vectors.case import Array

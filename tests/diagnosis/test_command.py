@@ -4,11 +4,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from jsonschema import Draft202012Validator
 
 import conformance
-from conformance.cli import main
 from conformance.resources import schema
 
 TARGET = """
@@ -30,22 +28,6 @@ def refusing(query, key, value):
 SENTENCE = "Your logits are divided by d_k, not by its square root. This explains"
 FEW = ["-k", "attention", "--in-process"]
 Called = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
-    path = tmp_path / "target.py"
-    path.write_text(TARGET)
-    return path
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Called:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        status = main([str(argument) for argument in arguments])
-        return (status, *capsys.readouterr())
-
-    return call
 
 
 def test_diagnose_says_it_in_a_sentence(command: Called, target: Path) -> None:

@@ -107,7 +107,7 @@ def test_an_optional_scale_of_a_module_is_claimed() -> None:
 def test_a_device_that_is_not_there_is_one_line(library: str, device: str) -> None:
     module = pytest.importorskip(library)
     if library == "torch" and device == "cuda" and module.cuda.is_available():
-        pytest.skip("there is one here")
+        pytest.skip("this machine has a CUDA device: only its absence is tested here")
     array_type = library.replace("_", "-")
     attributes = {"array_type": array_type, SDPA: lambda self, query, key, value: query}
     with pytest.raises(

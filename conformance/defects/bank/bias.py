@@ -5,21 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.ways import dropped, first, output, rounded, shown, weighed
+from conformance.defects.bank.ways import dropped, first, output, rounded, shown, turned, weighed
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect, at
 from conformance.defects.reference import REFERENCE as R
-from conformance.vectors.case import Array
 
 
 def _bias(change: Any) -> Change:
     """Another bias: c, bias -> bias."""
     return {"accept": lambda c: c if c.attn_bias is None else replace(c, attn_bias=change(c, c.attn_bias))}
-
-
-def _turned(c: Call, x: Array) -> Array:
-    rows, columns = x.shape[-2:]
-    return x.swapaxes(-1, -2) if rows in (1, c.kv_len) and columns in (1, c.q_len) else x
 
 
 def _one_dtype(c: Call) -> Call:
@@ -88,7 +82,7 @@ DEFECTS = (
         "bias-transposed",
         "attn_bias is transposed, wherever the shapes allow it.",
         ("ATT-7",),
-        _bias(_turned),
+        _bias(turned),
         features=("attn_bias",),
     ),
     *(

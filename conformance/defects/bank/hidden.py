@@ -7,7 +7,8 @@ import numpy as np
 
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
-from conformance.defects.reference import Steps, visibility
+from conformance.defects.reference import Steps
+from conformance.defects.visibility import visibility
 from conformance.vectors.case import Array
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.ways import after, dropped, first, output, shown
+from conformance.defects.bank.ways import after, dropped, first, output, shown, turned
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
@@ -62,12 +62,6 @@ def _after_softmax(renormalised: bool) -> Change:
     return {"softmax": softmax}
 
 
-def _turned(c: Call, x: Array) -> Any:
-    """The last two axes exchanged, where the result still broadcasts."""
-    rows, columns = x.shape[-2:]
-    return x.swapaxes(-1, -2) if rows in (1, c.kv_len) and columns in (1, c.q_len) else x
-
-
 def _padded(c: Call, x: Array) -> Array:
     """A last axis of one, filled up with False."""
     return x & (c.columns == 0) if x.shape[-1] == 1 else x
@@ -102,7 +96,7 @@ DEFECTS = (
         "mask-transposed",
         "Your mask acts on queries where it should act on keys, wherever the shapes allow it.",
         ("MASK-1", "SHAPE-8"),
-        shown("by_mask", _turned),
+        shown("by_mask", turned),
         "hyunwoongko/transformer#40",
         ("mask",),
     ),

@@ -116,3 +116,9 @@ def online(
         return R.normalise(c, raised * factor, total, visible), R.log(c, total, rise, visible)
 
     return {"softmax": softmax}
+
+
+def turned(c: Call, x: Array) -> Any:
+    """The last two axes exchanged, where the result still broadcasts."""
+    rows, columns = x.shape[-2:]
+    return x.swapaxes(-1, -2) if rows in (1, c.kv_len) and columns in (1, c.q_len) else x

@@ -1,7 +1,7 @@
 """From a draft to a Case: features, dtypes, golden values and bounds."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from conformance.vectors.generate.gradients.names import GRADIENTS
 from conformance.vectors.generate.gradients.oracle import golden_gradients
 from conformance.vectors.generate.oracle import golden
 from conformance.vectors.generate.policies import POLICY, Policy, policies
-from conformance.vectors.generate.problem import Problem, finite, pose
+from conformance.vectors.generate.problem import Limits, Problem, finite, pose
 from conformance.vectors.generate.signatures import signatures
 
 KEPT_BITS = 8
@@ -34,20 +34,16 @@ def build(draft: Draft) -> Case:
         return _case(draft, _features(draft, None), excluded, {})
     problem = pose(draft.operation, draft.inputs, draft.options, draft.rows)
     approximation = approximate(problem)
-    wanted = _wanted(draft)
     if draft.operation in (SDPA_VJP, MHA_VJP):
-        return _case(
-            draft, _features(draft, problem), excluded, _gradients(draft, problem, approximation, excluded)
-        )
+        gradients = _gradients(draft, problem, approximation, excluded)
+        return _case(draft, _features(draft, problem), excluded, gradients)
+    wanted = _wanted(draft)
     exact, _ = golden(problem, approximation, wanted)
     shapes = {name: _shape(problem, name, hi) for name, (hi, _) in exact.items()}
     rows = {name: draft.rows if name in ("output", "weights", "lse") else None for name in wanted}
     reduced = {name: _reduced(shapes[name], name, rows[name]) for name in wanted}
-    bounds: dict[str, dict[str, dict[str, Bound]]] = {name: {} for name in wanted}
-    for policy, stands_for in _held(draft, problem, approximation, excluded):
-        for name, (worst, rms) in limits(problem, approximation, policy, wanted).items():
-            bound = Bound(_kept(worst).reshape(reduced[name]), _kept(rms).reshape(reduced[name]))
-            bounds[name].setdefault(policy.dtype, {}).update(dict.fromkeys(stands_for, bound))
+    held = _held(draft, problem, approximation, excluded)
+    bounds = _bounds(reduced, held, lambda policy: limits(problem, approximation, policy, wanted))
     rms_applies = _rms_applies(problem, approximation)
     expected = {
         name: Golden(
@@ -74,11 +70,7 @@ def _gradients(
     bias_shape = shapes.get("attn_bias", (1, 1))
     exact = golden_gradients(problem, approximation, bias_shape, shapes)
     sensitivity = Sensitivity(problem, approximation, bias_shape, draft.id)
-    bounds: dict[str, dict[str, dict[str, Bound]]] = {name: {} for name in shapes}
-    for policy, stands_for in _held(draft, problem, approximation, excluded):
-        for name, (worst, rms) in sensitivity.limits(policy).items():
-            bound = Bound(_kept(worst).reshape(shapes[name]), _kept(rms).reshape(shapes[name]))
-            bounds[name].setdefault(policy.dtype, {}).update(dict.fromkeys(stands_for, bound))
+    bounds = _bounds(shapes, _held(draft, problem, approximation, excluded), sensitivity.limits)
     return {
         name: Golden(
             shape=shape,
@@ -90,6 +82,20 @@ def _gradients(
         )
         for name, shape in shapes.items()
     }
+
+
+def _bounds(
+    shapes: Mapping[str, tuple[int, ...]],
+    held: Iterable[tuple[Policy, tuple[str, ...]]],
+    limits_of: Callable[[Policy], Mapping[str, Limits]],
+) -> dict[str, dict[str, dict[str, Bound]]]:
+    """W and s as they are stored: result -> dtype -> policy."""
+    bounds: dict[str, dict[str, dict[str, Bound]]] = {name: {} for name in shapes}
+    for policy, stands_for in held:
+        for name, (worst, rms) in limits_of(policy).items():
+            bound = Bound(_kept(worst).reshape(shapes[name]), _kept(rms).reshape(shapes[name]))
+            bounds[name].setdefault(policy.dtype, {}).update(dict.fromkeys(stands_for, bound))
+    return bounds
 
 
 def _case(

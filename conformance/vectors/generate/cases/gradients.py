@@ -29,6 +29,27 @@ def _gradient(name: str, note: str, *covers: str, grad_output: Array | None = No
     return gradient(attend(f"gradient/{name}", note, *covers, **given), bits=bits, grad_output=grad_output)
 
 
+def every_option(draws: Draws) -> dict[str, Any]:
+    """Every option that an operation on gradients has, and the sizes that go with them."""
+    return {
+        "heads": 4,
+        "kv_heads": 2,
+        "q_len": 6,
+        "kv_len": 11,
+        "past": 3,
+        "d_v": 5,
+        "is_causal": True,
+        "q_offset": 2,
+        "window": [6, None],
+        "kv_lengths": np.array([9, 11]),
+        "softcap": 2.0,
+        "scale": 0.75,
+        "sinks": exact([0.5, -1.0, 2.0, 0.25]),
+        "attn_bias": draws.gauss(1, 4, 6, 11),
+        "mask": draws.mask(2, 4, 6, 11, share=0.85),
+    }
+
+
 def _plain() -> Iterator[Draft]:
     yield _gradient(
         "plain", "The gradients of query, key and value, all sizes different.", "GRAD-1", "GRAD-2"
@@ -412,21 +433,7 @@ def _together() -> Iterator[Draft]:
         "GRAD-7",
         "GRAD-8",
         "GRAD-13",
-        heads=4,
-        kv_heads=2,
-        q_len=6,
-        kv_len=11,
-        past=3,
-        d_v=5,
-        is_causal=True,
-        q_offset=2,
-        window=[6, None],
-        kv_lengths=np.array([9, 11]),
-        softcap=2.0,
-        scale=0.75,
-        sinks=exact([0.5, -1.0, 2.0, 0.25]),
-        attn_bias=draws.gauss(1, 4, 6, 11),
-        mask=draws.mask(2, 4, 6, 11, share=0.85),
+        **every_option(draws),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.vectors.generate.cases.gradients import every_option
 from conformance.vectors.generate.draft import Draft, attend, gradient, project
 from conformance.vectors.generate.draws import Array, Draws, exact
 
@@ -147,22 +148,8 @@ def _layer() -> Iterator[Draft]:
         "GRAD-7",
         "GRAD-8",
         "GRAD-13",
-        heads=4,
-        kv_heads=2,
-        q_len=6,
-        kv_len=11,
-        past=3,
-        d_v=5,
         d_out=7,
-        is_causal=True,
-        q_offset=2,
-        window=[6, None],
-        kv_lengths=np.array([9, 11]),
-        softcap=2.0,
-        scale=0.75,
-        sinks=exact([0.5, -1.0, 2.0, 0.25]),
-        attn_bias=draws.gauss(1, 4, 6, 11),
-        mask=draws.mask(2, 4, 6, 11, share=0.85),
+        **every_option(draws),
     )
     yield _gradient(
         "transposed",
