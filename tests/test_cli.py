@@ -329,6 +329,7 @@ def test_ctrl_c_while_it_imports(target: Path) -> None:
         (["run", "--command", "'"], "cannot be read: No closing quotation"),
         (["run", "{target}:good", "--verbos"], "No such option"),
         (["jump"], "No such command 'jump'"),
+        (["run", "{target}:good", "--dtpye", "float32"], "No such option '--dtpye'; did you mean '--dtype'?"),
         (["list", "case"], "unknown list 'case'; did you mean 'cases'?"),
         (["show", "mask-3"], "mask-3 is a requirement: say `mha-conformance explain mask-3`"),
         (["show", "mask-inverted"], "mask-inverted is a defect: say `mha-conformance explain mask-inverted`"),
@@ -522,3 +523,9 @@ def test_run_takes_the_options_of_the_command() -> None:
         option.opts[-1].lstrip("-").replace("-", "_") for option in run.params if option.name != "target"
     }
     assert options - {"q", "v"} == set(inspect.signature(conformance.run).parameters) - {"target"}
+
+
+def test_a_module_inside_a_module_has_no_remedy_that_is_no_target(command: Called, target: Path) -> None:
+    status, _, err = command("run", f"{target}:time")
+    assert status == 2
+    assert err.rstrip().endswith("and cannot be called")

@@ -70,7 +70,7 @@ def _ended(status: int, message: str) -> int:
 
 def _sentence(text: str) -> str:
     """Click's message, with the full stops that it leaves out."""
-    text = " ".join(text.split()).replace(" Did you mean ", "; did you mean ")
+    text = " ".join(text.split()).replace(". Did you mean ", "; did you mean ")
     return text if text[-1:] in (".", "?") else f"{text}."
 
 

@@ -77,9 +77,9 @@ def _ordered(asked: Sequence[A]) -> list[A]:
 
 def _failure(row: Row, case: Case) -> Failure | None:
     """What a failing row shows; None where it shows nothing that a model could reproduce."""
-    if row.verdict == "error":
+    if row.judged == "error":
         return Failure(case, row.dtype, raised=True)
-    if row.verdict != "fail" or row.got_left_out:
+    if row.judged != "fail" or row.got_left_out:
         return None
     if not row.got:
         return Failure(case, row.dtype, message=row.message)

@@ -244,8 +244,13 @@ def _operations(found: Any, source: str, operation: str | None) -> dict[str, Cal
         own_name = getattr(found, "__name__", "")
         return {own_name if own_name in OPERATIONS else operation or SDPA: found}
     own = vars(found).items() if isinstance(found, ModuleType) else ()
-    functions = [name for name, value in own if callable(value) and value.__module__ == found.__name__]
-    remedy = f"; name what to call, as in {source}:{functions[0]}" if functions else ""
+    functions = [
+        name
+        for name, value in own
+        if callable(value) and not name.startswith("_") and value.__module__ == found.__name__
+    ]
+    named = ":" in source  # a second attribute is no target
+    remedy = f"; name what to call, as in {source}:{functions[0]}" if functions and not named else ""
     raise UsageError(
         f"{source} has none of the operations {', '.join(OPERATIONS[:2])}, and cannot be called{remedy}"
     )

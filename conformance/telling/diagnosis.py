@@ -23,9 +23,9 @@ def diagnosis_lines(found: Diagnosed) -> list[str]:
             "only one case fails, which is too little to tell by; these known mistakes would do the same: "
             + "; ".join(f"{_sentence(model)} ({_names(model)})" for model in found.single[:ALIKE])
         )
-    elif not found.findings:
+    elif not found.findings and found.compared:
         lines.append(f"no known mistake reproduces two or more of {_failures(found.failed)}")
-    elif found.explained < found.failed:
+    elif found.findings and found.explained < found.failed:
         lines.append(f"{found.failed - found.explained} of {_failures(found.failed)} remain unexplained")
     if unseen := found.failed - found.compared:
         lines.append(

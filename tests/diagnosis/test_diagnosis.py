@@ -15,7 +15,7 @@ from conformance.defects.reference import REFERENCE, Implementation
 from conformance.diagnosis.failing import evidence
 from conformance.diagnosis.model import Model, collide, together
 from conformance.diagnosis.search import diagnose
-from conformance.judging.verdict import Row
+from conformance.judging.verdict import Known, Row
 from conformance.names import OPERATIONS
 from conformance.telling.diagnosis import diagnosed_rows, diagnosis_json, diagnosis_lines
 from conformance.vectors.case import Case
@@ -188,3 +188,21 @@ def test_models_that_replace_the_same_step_collide() -> None:
     assert collide(one, other)
     assert not collide(one, third)
     assert Model((one, third)).violates == ("ATT-3", "MASK-6")
+
+
+def test_what_a_baseline_knows_is_diagnosed_all_the_same() -> None:
+    rows = rows_of(BY_ID["causal-strict"].implementation(), cases())
+    expected = [
+        replace(row, verdict="xfail", known=Known(row.verdict, "we know", "")) if row.failed else row
+        for row in rows
+    ]
+    plain, known = (diagnose(each, cases(), "fused", defects("causal-strict")) for each in (rows, expected))
+    assert diagnosis_lines(known) == diagnosis_lines(plain)
+    assert known.compared == known.failed > 1
+
+
+def test_crashes_alone_are_not_said_to_be_unknown() -> None:
+    rows = rows_of(BY_ID["causal-strict"].implementation(), cases())
+    crashed = [replace(row, verdict="crash", got=()) if row.failed else row for row in rows]
+    (line,) = diagnosis_lines(diagnose(crashed, cases(), "fused", defects("causal-strict")))
+    assert "left nothing to compare" in line
