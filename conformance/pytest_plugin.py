@@ -6,10 +6,13 @@ Loaded in every pytest run where the suite is installed, so it imports nothing o
 import os
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from conformance.telling.closing import GROUP, Closing
 
 if TYPE_CHECKING:
     from conformance.running.answer import Question
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["cases"]
 
-GROUP = "mha"
 ARGUMENT = "mha_question"
 WANTED = "_mha_wanted"
 OPTIONS = {
@@ -25,6 +27,7 @@ OPTIONS = {
     "device": ("DEV", "where the target's arrays are made"),
     "accuracy": ("POLICY", "what may be rounded, instead of what the target says"),
     "profile": ("NAME", "a profile; what it needs and the target lacks is a failure"),
+    "baseline": ("FILE", "known failures: they are expected to fail, and to fail only as is known"),
 }
 SEVERAL = {
     "dtype": ("D", "a dtype; may be given again"),
@@ -40,7 +43,7 @@ def cases(target: Any = None, **options: Any) -> Callable[..., None]:
     In a test file: `test_attention = conformance.pytest_plugin.cases("my_module:attention")`.
 
     `target` and `options` are those of `conformance.run`: `command`, `profile`, `op`, `dtype`, `device`,
-    `accuracy`, `k`, `feature`, `timeout`, `in_process`.
+    `accuracy`, `k`, `feature`, `timeout`, `in_process`, `baseline`.
     A file is looked up from where pytest was started, and beside the test file.
     """
 
@@ -64,6 +67,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--mha-command", metavar="PROGRAM", help="a program that speaks the line protocol, instead"
     )
     group.addoption("--mha-timeout", metavar="SECONDS", type=float, help="of a case")
+    group.addoption(
+        "--mha-no-diagnose",
+        action="store_true",
+        help="do not look for known mistakes that explain what fails",
+    )
     for name, (metavar, text) in OPTIONS.items():
         group.addoption(f"--mha-{name}", metavar=metavar, help=text)
     for name, (metavar, text) in SEVERAL.items():
@@ -73,8 +81,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """The marker of every item."""
     config.addinivalue_line("markers", "mha: a case of the conformance suite of multi-head attention")
-    config.stash[SESSIONS] = {}
-    config.pluginmanager.register(_Executed(), "mha-executed")
+    sessions: Sessions = {}
+    config.stash[SESSIONS] = sessions
+    config.pluginmanager.register(Closing(sessions, not config.getoption("mha_no_diagnose")), "mha-closing")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -180,16 +189,19 @@ def _found(target: Any, metafunc: pytest.Metafunc) -> Any:
 # Both
 
 
-def _session(config: pytest.Config, *, target: Any = None, **options: Any) -> "Session":
+def _session(config: pytest.Config, *, target: Any = None, baseline: Any = None, **options: Any) -> "Session":
     """The session of a target with its options: one for each in this process."""
-    key = (target if isinstance(target, str) else id(target), repr(sorted(options.items())))
+    key = (target if isinstance(target, str) else id(target), str(baseline), repr(sorted(options.items())))
     sessions = config.stash[SESSIONS]
     if key not in sessions:
+        from conformance.running.baseline import read_baseline
         from conformance.running.session import Session
         from conformance.telling.run import make_request
         from conformance.vectors.load import load_vectors
 
         request = make_request(target, path=_own_path(), **options)
+        if baseline is not None:
+            request = replace(request, baseline=read_baseline(Path(baseline)))
         sessions[key] = Session(request, load_vectors().cases)
     return sessions[key]
 
@@ -218,36 +230,9 @@ def _check(session: "Session", question: "Question", item: pytest.Item) -> None:
     row = session.row(question)
     if not row.executed:
         pytest.skip(f"unsupported: {row.message}")
-    if row.failed:
+    if row.verdict == "xfail" and row.known is not None:
+        pytest.xfail(f"{row.known.reason}: {row.message}")
+    if row.unexpected:
         if session.heard:
             item.add_report_section("call", "stderr of the target", session.heard)
         pytest.fail(assertion(question.case, row), pytrace=False)
-
-
-class _Executed:
-    """Sees to it that a run whose every case is unsupported does not count as passed (CONF-7)."""
-
-    def __init__(self) -> None:
-        self._asked = self._executed = 0
-
-    @property
-    def _nothing(self) -> bool:
-        return self._asked > 0 and not self._executed
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Counts the cases, and those that the target gave a result for."""
-        if report.when == "call" and any(name == GROUP for name, _ in report.user_properties):
-            self._asked += 1
-            self._executed += not report.skipped
-
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Fails a run that shows nothing."""
-        if self._nothing and exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Says so."""
-        if self._nothing:
-            terminalreporter.write_line(
-                f"mha: nothing was executed: the target supports none of {self._asked} cases", red=True
-            )

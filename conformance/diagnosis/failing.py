@@ -10,7 +10,7 @@ from conformance.running.protocol import ProtocolError, decode_array
 from conformance.vectors.case import Array, Case
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Asked:
     """One (case, dtype) that the target answered."""
 
@@ -31,7 +31,7 @@ class Asked:
 A = TypeVar("A", bound=Asked)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # one is itself alone: its arrays have no single answer to ==
 class Failure(Asked):
     """A wrong answer: its outputs, or that it raised, or what was wrong with the call itself."""
 

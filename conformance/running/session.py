@@ -19,23 +19,35 @@ class Session:
 
     def __init__(self, request: Request, cases: Iterable[Case]) -> None:
         self._heard: list[str] = []
+        self.cases = tuple(cases)
         self._asker, hello = start(request, self._heard.append)
-        self._accuracy = request.accuracy or hello.accuracy
+        self.accuracy = request.accuracy or hello.accuracy
         try:
-            self.questions = select(cases, hello, self._accuracy, request.selection, request.source)
+            self.questions = select(self.cases, hello, self.accuracy, request.selection, request.source)
         except BaseException:
             self.close()
             raise
-        self._profile = request.selection.profile
+        self._profile, self._baseline = request.selection.profile, request.baseline
+        self.rows: list[Row] = []
 
     def row(self, question: Question) -> Row:
-        """The row of a question; with a profile, what is not supported is an error."""
+        """The row of a question as the baseline has it; with a profile, what is not supported is an error."""
         self._heard.clear()
-        row = answered(question, self._accuracy, self._asker)
-        if row.executed or self._profile is None:
-            return row
-        message = f"{row.message}, which the profile {self._profile} needs"
-        return replace(row, verdict="error", message=message)
+        row = answered(question, self.accuracy, self._asker)
+        if not row.executed and self._profile is not None:
+            message = f"{row.message}, which the profile {self._profile} needs"
+            row = replace(row, verdict="error", message=message)
+        if self._baseline is not None:
+            row = self._baseline.seen(row)
+        self.rows.append(row)
+        return row
+
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with the baseline after what was asked so far, beside rows that pass against it."""
+        if self._baseline is None:
+            return ()
+        held = {case.id: case.judged_dtypes(self.accuracy) for case in self.cases}
+        return self._baseline.problems(self.rows, held, {row.key for row in self.rows})
 
     @property
     def heard(self) -> str:

@@ -129,10 +129,7 @@ class Recorder:
         if baseline is None or self._started is None:
             return None
         accuracy, selection = self._started.accuracy, self._request.selection
-        held = {
-            case.id: tuple(dtype for dtype in DTYPES if case.judged(dtype, accuracy))
-            for case in self._vectors.cases
-        }
+        held = {case.id: case.judged_dtypes(accuracy) for case in self._vectors.cases}
         due = {row.key for row in rows}
         if self._ended and selection.shard is None:
             due |= {

@@ -7,7 +7,7 @@ from typing import Any
 import numpy.typing as npt
 
 from conformance.dtypes import cast
-from conformance.names import MHA_VJP, REDUCED_POLICIES, SDPA_VJP
+from conformance.names import DTYPES, MHA_VJP, REDUCED_POLICIES, SDPA_VJP
 
 Array = npt.NDArray[Any]
 
@@ -93,3 +93,7 @@ class Case:
             return False
         policy = self.policy(dtype, accuracy)
         return self.raises or all(policy in golden.bounds[dtype] for golden in self.expected.values())
+
+    def judged_dtypes(self, accuracy: str) -> tuple[str, ...]:
+        """The dtypes that the case has a row for under an accuracy."""
+        return tuple(dtype for dtype in DTYPES if self.judged(dtype, accuracy))

@@ -7,8 +7,6 @@ import pytest
 from conformance.vectors.generate.write import write
 from conformance.vectors.load import load_vectors
 
-pytest_plugins = ["pytester"]
-
 TARGET = """
 import os, sys
 import numpy as np
@@ -26,6 +24,10 @@ def wrong(query, key, value):
     print("printed", file=sys.stderr)
     return good(query, key, value) + 1
 wrong.features = set()
+
+def unscaled(query, key, value):
+    return good(query, key, value, scale=1.0)
+unscaled.features = set()
 
 def refusing(query, key, value):
     raise NotImplementedError("not today")

@@ -68,6 +68,40 @@ def test_a_failure_says_all_that_is_known(project: pytest.Pytester) -> None:
     assert heading.search((spec_directory() / "attention.md").read_text("utf-8")), "the link leads somewhere"
 
 
+@pytest.mark.parametrize("words", [(), TWO])
+def test_the_mistake_is_named_at_the_end(project: pytest.Pytester, words: tuple[str, ...]) -> None:
+    result = project.runpytest_subprocess("--mha-target", "mine.py:unscaled", *words, "-k", "sizes")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["mha: diagnosis: *scale*This explains * (ATT-3*"])
+    quiet = project.runpytest_subprocess("--mha-target", "mine.py:unscaled", "--mha-no-diagnose", *FEW)
+    quiet.stdout.no_fnmatch_line("*diagnosis*")
+
+
+BASELINE = """baseline_version = 1
+[[known]]
+case = "attention/hand-sized"
+reason = "one is added"
+"""
+
+
+@pytest.mark.covers("CONF-14", "CONF-15")
+@pytest.mark.parametrize("words", [(), TWO])
+def test_known_failures(project: pytest.Pytester, words: tuple[str, ...]) -> None:
+    known = project.path / "known.toml"
+    known.write_text(BASELINE)
+    asked = ("--mha-baseline", "known.toml", *words, "-k", "hand-sized or bias-rank-2", "-rx")
+    result = project.runpytest_subprocess("--mha-target", "mine.py:wrong", *asked)
+    assert (result.ret, outcomes(result)) == (0, {"xfailed": 1, "skipped": 1})
+    result.stdout.fnmatch_lines(["XFAIL mha::attention/hand-sized[[]float32[]] - one is added: output*"])
+    result = project.runpytest_subprocess("--mha-target", "mine.py:good", *asked)
+    assert (result.ret, outcomes(result)) == (1, {"failed": 1, "skipped": 1})
+    result.stdout.fnmatch_lines(["*passes, though known.toml knows it to fail*"])
+    known.write_text(BASELINE + BASELINE.partition("\n")[2].replace("hand-sized", "bias-rank-2"))
+    result = project.runpytest_subprocess("--mha-target", "mine.py:wrong", *asked)
+    assert (result.ret, outcomes(result)) == (1, {"xfailed": 1, "skipped": 1})
+    result.stdout.fnmatch_lines(["mha: known.toml: attention/bias-rank-2: it is stale: *(CONF-15)"])
+
+
 @pytest.mark.covers("CONF-7")
 def test_nothing_executed_is_no_success(project: pytest.Pytester) -> None:
     result = project.runpytest_subprocess("--mha-target", "mine.py:refusing", *FEW)
@@ -187,7 +221,13 @@ def test_a_run_without_it_loads_nothing_of_the_suite(project: pytest.Pytester) -
         result = project.runpytest_subprocess("-W", "error", "--strict-markers", *words)
         assert result.ret == 0
         (loaded,) = (line for line in result.outlines if line.startswith("loaded"))
-        assert loaded == "loaded conformance conformance.pytest_plugin conformance.version"
+        assert loaded.split()[1:] == [
+            "conformance",
+            "conformance.pytest_plugin",
+            "conformance.telling",
+            "conformance.telling.closing",
+            "conformance.version",
+        ]
 
 
 def test_the_distribution_registers_it_by_its_module_s_name() -> None:
