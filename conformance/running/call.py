@@ -164,7 +164,7 @@ def _read(
             ) from error
         if isinstance(value, list) and array.dtype != wanted:
             raise UnreadableError(
-                f"{name}: returned a list, wanted an array; NumPy reads it as {dtype_name(array.dtype)}"
+                f"{name}: returned a list, wanted an array; NumPy reads it as {dtype_name(array.dtype)} (DTYPE-1)"
             )
         outputs[name] = swapped(target, operation, name, array)
     return outputs

@@ -43,7 +43,7 @@ VERDICTS = {
     "generator": ("fail", "output is a generator"),
     "transposed": ("fail", "output has shape (2, 4, 3), wanted (2, 3, 4) (SHAPE-2)"),
     "widened": ("fail", "output has dtype float64, wanted float32 (DTYPE-1)"),
-    "listing": ("fail", "output: returned a list, wanted an array; NumPy reads it as float64"),
+    "listing": ("fail", "output: returned a list, wanted an array; NumPy reads it as float64 (DTYPE-1)"),
     "complex_": ("fail", "output has dtype complex64"),
     "triple": ("fail", "returned a tuple of 3 (an array of float32"),
     "writing": ("fail", "key was written to during the call (IND-5)"),

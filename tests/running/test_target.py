@@ -367,7 +367,7 @@ class Hostile:
     [
         ([[1.0], [1.0, 2.0]], "output is a list that cannot be read: ValueError"),
         (Hostile(), "output is a Hostile that cannot be read: ValueError: not now"),
-        ([1.0], "output: returned a list, wanted an array; NumPy reads it as float64"),
+        ([1.0], "output: returned a list, wanted an array; NumPy reads it as float64 (DTYPE-1)"),
         ("text", "output is a str, which NumPy cannot read as numbers"),
         (
             np.broadcast_to(np.float32(1), (2**14, 2**14)),
