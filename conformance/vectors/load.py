@@ -18,6 +18,8 @@ from conformance.vectors.case import Array, Bound, Case, Golden, Signature
 from conformance.vectors.tensors import read_tensors
 
 INDEX = "index.json"
+CHECKED = "index.sha256"
+"""Beside the index that ships: its hash when its form was checked, which takes longer than all the rest of a load."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +39,12 @@ def load_vectors(directory: Path | None = None) -> Vectors:
     Raises:
         UsageError: a file is missing, damaged or not of the published form.
     """
+    shipped = directory is None
     directory = directory or vectors_directory()
     raw = _read(directory / INDEX)
-    index = _index(directory / INDEX, raw)
+    sha256 = hashlib.sha256(raw).hexdigest()
+    checked = shipped and (directory / CHECKED).is_file() and _read(directory / CHECKED) == checked_text(raw)
+    index = _index(directory / INDEX, raw, checked)
     tensors = {name: _tensors(directory / name, digest) for name, digest in index["files"].items()}
     try:
         cases = tuple(_case(entry, tensors[entry["file"]]) for entry in index["cases"])
@@ -51,7 +56,7 @@ def load_vectors(directory: Path | None = None) -> Vectors:
         raise _damaged(directory / INDEX, "two of its cases have one ID")
     return Vectors(
         cases=tuple(sorted(cases, key=lambda case: case.id)),
-        sha256=hashlib.sha256(raw).hexdigest(),
+        sha256=sha256,
         spec_version=index["spec_version"],
         vectors_version=index["vectors_version"],
         files=tuple(index["files"]),
@@ -72,10 +77,16 @@ def _damaged(path: Path, why: str) -> UsageError:
     return UsageError(f"vector file {path} is damaged: {why}; reinstall mha-conformance or restore the file")
 
 
-def _index(path: Path, raw: bytes) -> Any:
+def checked_text(raw: bytes) -> bytes:
+    """What stands beside an index once its form was checked."""
+    return f"{hashlib.sha256(raw).hexdigest()}  {INDEX}\n".encode()
+
+
+def _index(path: Path, raw: bytes, checked: bool) -> Any:
     try:
         index = json.loads(raw)
-        jsonschema.validate(index, schema("vectors"))
+        if not checked:
+            jsonschema.validate(index, schema("vectors"))
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"not JSON ({error})") from error
     except jsonschema.ValidationError as error:

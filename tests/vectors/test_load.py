@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 
+import jsonschema
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -14,11 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from conformance.errors import UsageError
-from conformance.resources import vectors_directory
+from conformance.resources import schema, vectors_directory
+from conformance.vectors import load
 from conformance.vectors.generate.build import build
 from conformance.vectors.generate.cases import drafts
 from conformance.vectors.generate.write import READABLE, write
-from conformance.vectors.load import INDEX, load_vectors
+from conformance.vectors.load import CHECKED, INDEX, load_vectors
 from conformance.vectors.tensors import read_tensors, write_tensors
 
 QUICK = settings(
@@ -136,9 +138,30 @@ def test_writing_twice_gives_the_same_bytes(built, written, tmp_path):
 def test_the_shipped_files_are_those_of_the_index():
     shipped = vectors_directory()
     index = json.loads((shipped / INDEX).read_text("utf-8"))
-    assert {path.name for path in shipped.iterdir()} == {INDEX, *index["files"]}
+    assert {path.name for path in shipped.iterdir()} == {INDEX, CHECKED, *index["files"]}
     assert {case["file"] for case in index["cases"]} == set(index["files"])
     assert sum(path.stat().st_size for path in shipped.iterdir()) < 20 * 2**20
+
+
+def test_the_form_of_the_shipped_index_was_checked():
+    raw = (vectors_directory() / INDEX).read_bytes()
+    assert (vectors_directory() / CHECKED).read_bytes() == load.checked_text(raw)
+    jsonschema.validate(json.loads(raw), schema("vectors"))
+
+
+def test_only_what_ships_is_taken_as_checked(folder, monkeypatch):
+    """A folder from elsewhere cannot vouch for itself, nor does an index that was changed since."""
+    asked = []
+    monkeypatch.setattr(load.jsonschema, "validate", lambda *words: asked.append(words))
+    monkeypatch.setattr(load, "vectors_directory", lambda: folder)
+    load_vectors()
+    assert not asked
+    load_vectors(folder)
+    assert len(asked) == 1
+    with (folder / INDEX).open("a") as file:
+        file.write(" ")
+    load_vectors()
+    assert len(asked) == 2
 
 
 def test_no_tensor_is_left_over():

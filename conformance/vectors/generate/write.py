@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 
 from conformance.dtypes import cast
+from conformance.resources import schema
 from conformance.vectors.case import Array, Case, Golden
-from conformance.vectors.load import INDEX
+from conformance.vectors.load import CHECKED, INDEX, checked_text
 from conformance.vectors.tensors import write_tensors
 from conformance.version import SPEC_VERSION, VECTORS_VERSION
 
@@ -37,7 +39,10 @@ def write(directory: Path, cases: Iterable[tuple[Case, bool]]) -> None:
         },
         "cases": entries,
     }
-    (directory / INDEX).write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
+    jsonschema.validate(index, schema("vectors"))
+    raw = (json.dumps(index, indent=1) + "\n").encode()
+    (directory / INDEX).write_bytes(raw)
+    (directory / CHECKED).write_bytes(checked_text(raw))
 
 
 def _encoded(case: Case) -> tuple[dict[str, Array], dict[str, Any]]:
