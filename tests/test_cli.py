@@ -155,7 +155,7 @@ def test_interrupted(target: Path, tmp_path: Path, workers: int, sent: signal.Si
         process.communicate()
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert err.splitlines()[-1] == "mha-conformance: interrupted"
+    assert err.splitlines()[-1] == f"mha-conformance: interrupted; the same call goes on with --resume {path}"
     assert out.splitlines()[-1].startswith("incomplete: 0 pass")
     assert json.loads(path.read_text())["status"] == "incomplete"
     started = [int(pid.name) for pid in pids.iterdir()]
@@ -326,6 +326,11 @@ def test_ctrl_c_while_it_imports(target: Path) -> None:
         (["run", "{target}:good", "--report", "{folder}"], "cannot be written"),
         (["run", "{target}:good", "--report", "{folder}/no/r.json"], "is no folder; make it first"),
         (["run", "--command", "no-such-program"], "cannot start 'no-such-program'"),
+        (
+            ["run", "{folder}/needs.py:f"],
+            f"no module named 'no_such_library'; install it for {sys.executable}",
+        ),
+        (["run", "{folder}/relative.py:f"], "a file has no package: name it as package.module:attribute"),
         (["run", "--command", "'"], "cannot be read: No closing quotation"),
         (["run", "{target}:good", "--verbos"], "No such option"),
         (["jump"], "No such command 'jump'"),
@@ -343,6 +348,8 @@ def test_ctrl_c_while_it_imports(target: Path) -> None:
 @pytest.mark.covers("CONF-6", "CONF-7")
 def test_one_line_and_status_2(command: Called, target: Path, arguments: list[str], message: str) -> None:
     target.with_name("circle").symlink_to("circle")
+    target.with_name("needs.py").write_text("import no_such_library")
+    target.with_name("relative.py").write_text("from .target import good")
     filled = [argument.format(target=target, folder=target.parent) for argument in arguments]
     status, out, err = command(*filled)
     assert (status, out) == (2, "")

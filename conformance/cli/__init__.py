@@ -18,8 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         return _main(list(sys.argv[1:] if arguments is None else arguments))
-    except KeyboardInterrupt:
-        return _ended(INTERRUPTED, "interrupted")
+    except KeyboardInterrupt as error:
+        return _interrupted(error)
 
 
 def _main(given: list[str]) -> int:
@@ -48,8 +48,8 @@ def _main(given: list[str]) -> int:
         return _ended(MISUSED, f"{_sentence(error.format_message())} See `{path} --help`.")
     except click.ClickException as error:
         return _ended(MISUSED, error.format_message())
-    except click.Abort:
-        return _ended(INTERRUPTED, "interrupted")
+    except click.Abort as error:  # what click makes of an interrupt
+        return _interrupted(error.__cause__ or error)
     except OSError as error:
         _drop_output()
         if interrupted(error):
@@ -58,6 +58,10 @@ def _main(given: list[str]) -> int:
             return FAILED
         where = error.filename or "the output"
         return _ended(MISUSED, f"{where} cannot be read or written: {error.strerror or error}")
+
+
+def _interrupted(error: BaseException) -> int:
+    return _ended(INTERRUPTED, "; ".join(("interrupted", *map(str, error.args))))
 
 
 def _ended(status: int, message: str) -> int:

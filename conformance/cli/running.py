@@ -1,6 +1,7 @@
 """`mha-conformance run`."""
 
 import os
+import shlex
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from conformance.running import runner
 from conformance.running.process import split_command
 from conformance.running.runner import Request
 from conformance.running.select import Selection, parse_shard
+from conformance.telling.alike import alike
 from conformance.telling.github import VARIABLE, run_markdown
 from conformance.telling.progress import RunProgress
 from conformance.telling.record import Recorder
@@ -132,10 +134,19 @@ def run(
         try:
             ready = prepare(request, (PROGRAM, *given), files, fresh)
             return _run(*ready, quiet, verbose, diagnose=not no_diagnose and (files.written or not quiet))
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt(_going_on(report if resume is None else resume)) from error
         except (OSError, SystemExit) as error:  # rich exits where a pipe is closed
             if interrupted(error):
                 raise KeyboardInterrupt from error
             raise
+
+
+def _going_on(report: Path | None) -> str:
+    """How an interrupted run is gone on with."""
+    if report is None:
+        return "with --report FILE it could be gone on with"
+    return f"the same call goes on with --resume {shlex.quote(str(report))}"
 
 
 def request_of(
@@ -217,6 +228,8 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
         out.print(run_table(report))
         if report.failed:
             out.print(blame_table(report.results, read_requirements()))
+        if told := alike(report.results):
+            out.print(plain(told), soft_wrap=True)
         for sentence in recorder.diagnosis():
             out.print(plain(shorten(sentence, MESSAGE)), soft_wrap=True)
         if told := recorder.varied():

@@ -4,6 +4,7 @@ Nothing is imported before a target asks for it, and then by name.
 """
 
 import importlib
+import sys
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -69,11 +70,13 @@ def library(array_type: str) -> ModuleType:
     except ImportError as error:
         if array_type in LIBRARIES:
             raise UsageError(
-                f"array_type {array_type!r} needs {name}, which cannot be imported: {error}"
+                f"array_type {array_type!r} needs {name}, which cannot be imported: {error}; "
+                f"install it for {sys.executable}, which runs this"
             ) from error
         hint = nearest(array_type, LIBRARIES) or f"; known are {', '.join(LIBRARIES)}"
         raise UsageError(
-            f"array_type {array_type!r} is no library that can be imported here{hint}"
+            f"array_type {array_type!r} is no library that can be imported by {sys.executable}, "
+            f"which runs this: {error}{hint}"
         ) from error
 
 

@@ -8,6 +8,7 @@ from conformance.errors import UsageError
 from conformance.running.answer import Answer, Hello, Question
 from conformance.running.process import DiedError, Process, TimedOutError
 from conformance.running.protocol import (
+    WRITE_ONE,
     ProtocolError,
     encode,
     parse_answer,
@@ -58,7 +59,7 @@ class Isolated:
         except ProtocolError as error:
             process.kill()
             raise UsageError(
-                f"{self._source} answered the start with what is no start reply: {error}"
+                f"{self._source} answered the start with what is no start reply: {error}{WRITE_ONE}"
             ) from error
         except DiedError as error:
             raise UsageError(f"{self._source} did not start: {error}") from error

@@ -3,6 +3,7 @@
 import math
 import os
 import queue
+import re
 import shlex
 import shutil
 import signal
@@ -27,6 +28,8 @@ TAIL_LINES = 5
 """How many lines of it are told of a process that dies before it has said anything."""
 ANSWER_BYTES = 2**29
 """How long a line may be: what arrays.MOST_BYTES takes as base64, and more than enough around it."""
+NAMED_ERROR = re.compile(r"\b\w*(Error|Exception|panicked)\b", re.IGNORECASE)
+"""What a line says that tells more than those of the stack below it, as Node and Rust print one."""
 LOOK_SECONDS = 0.2
 """How often a process that is silent is looked at."""
 DEAD_SECONDS = 1.0
@@ -216,7 +219,8 @@ class Process:
             return f"the process {how}"
         if self._answers or len(lines) == 1:
             return f"the process {how}; its last line was: {shorten(lines[-1])}"
-        last = " / ".join(shorten(line, 100) for line in lines[-TAIL_LINES:])
+        telling = [line for line in lines[:-TAIL_LINES] if NAMED_ERROR.search(line)]
+        last = " / ".join(shorten(line, 100) for line in (*telling[-1:], *lines[-TAIL_LINES:]))
         return f"the process {how}; its last lines were: {last}"
 
 

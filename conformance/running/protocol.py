@@ -36,6 +36,11 @@ NAMED = {
 }
 """Fields of the start reply that hold names, and which names there are."""
 
+WRITE_ONE = (
+    "; `mha-conformance init FILE.mjs --node` writes a program that does, spec/protocol.md says the rest"
+)
+"""What to do about a program that does not speak the protocol."""
+
 Message = dict[str, Any]
 
 
@@ -192,7 +197,9 @@ def parse_hello(line: bytes, source: str) -> Hello:
                 check_names(field, message.get(field), names, source)
         message = check(message, "started")
     except ProtocolError as error:
-        raise UsageError(f"{source} answered the start with what is no start reply: {error}") from error
+        raise UsageError(
+            f"{source} answered the start with what is no start reply: {error}{WRITE_ONE}"
+        ) from error
     return Hello(
         name=message["name"],
         version=message["version"],

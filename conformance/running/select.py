@@ -84,7 +84,8 @@ def select(
     for dtype in selection.dtypes:
         if dtype not in hello.dtypes:
             raise UsageError(
-                f"{source} does not claim {dtype}; it claims {', '.join(hello.dtypes) or 'no dtype'}"
+                f"{source} does not claim {dtype}; it claims {', '.join(hello.dtypes) or 'no dtype'}: "
+                f"its attribute `dtypes` says which"
             )
     dtypes = selection.dtypes or hello.dtypes
     questions = [

@@ -110,20 +110,20 @@ def _import(name: str, source: str, backend: str | None) -> ModuleType:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             hint = nearest(source, implementations()) or "; see `mha-conformance list backends`"
             raise UsageError(f"no backend, module or file named {name!r}{hint}") from error
-        missing = f"cannot import {name}: no module named {error.name!r}"
-        raise UsageError(f"{missing}{_remedy(backend, error.name)}") from error
+        raise UsageError(f"cannot import {name}: {_missing(error, backend)}") from error
     except (Exception, SystemExit) as error:
         raise UsageError(f"cannot import {name}: {first_line(error)}") from error
 
 
-def _remedy(backend: str | None, missing: str | None) -> str:
-    """How a built-in backend's library is installed."""
-    extra = EXTRAS.get((missing or "").partition(".")[0])
+def _missing(error: ModuleNotFoundError, backend: str | None) -> str:
+    """What a target imports in vain, and how that is installed."""
+    library = (error.name or "").partition(".")[0]
+    missing = f"no module named {error.name!r}"
+    extra = EXTRAS.get(library)
     if backend is None or extra is None:
-        return ""
-    if checkout_project() is not None:
-        return f'; install it with: pip install ".[{extra}]"'
-    return f'; install it with: pip install "mha-conformance[{extra}]"'
+        return f"{missing}; install it for {sys.executable}, which runs this, or put it beside the file"
+    package = "." if checkout_project() is not None else "mha-conformance"
+    return f'{missing}; install it with: pip install "{package}[{extra}]"'
 
 
 def _import_file(path: str) -> ModuleType:
@@ -141,6 +141,12 @@ def _import_file(path: str) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        raise UsageError(f"cannot import {path}: {_missing(error, None)}") from error
+    except ImportError as error:
+        relative = "relative import" in str(error)
+        remedy = "; a file has no package: name it as package.module:attribute" if relative else ""
+        raise UsageError(f"cannot import {path}: {first_line(error)}{remedy}") from error
     except (Exception, SystemExit) as error:
         raise UsageError(f"cannot import {path}: {first_line(error)}") from error
     return module

@@ -125,6 +125,12 @@ def test_last_lines_of_what_never_answered() -> None:
         Process(python(code)).ask(b"\n", 20)
 
 
+def test_the_error_above_the_last_lines_is_told() -> None:
+    code = "import sys; sys.exit('Error: no such module\\n' + '\\n'.join(f'at {i}' for i in range(9)))"
+    with pytest.raises(DiedError, match=r"its last lines were: Error: no such module / at 4 / at 5 / "):
+        Process(python(code)).ask(b"\n", 20)
+
+
 def test_whoever_cannot_be_told_blocks_nothing() -> None:
     def deaf(text: str) -> None:
         raise ValueError("closed")

@@ -267,7 +267,7 @@ def test_notes_come_with_the_start(tmp_path: Path, make_case: Make) -> None:
     ("program", "message"),
     [
         (PROGRAM % "sofcap", "unknown name in the features of .* 'sofcap'; did you mean 'softcap'"),
-        ("print('hello', flush=True); input()", "answered the start with what is no start reply: 'hello'"),
+        ("print('hello', flush=True); input()", "what is no start reply: 'hello'.*; `mha-conformance init"),
         (
             "raise SystemExit('no GPU')",
             "did not start: the process exited with status 1; its last line was: no GPU",

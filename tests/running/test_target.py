@@ -192,7 +192,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "layout": (make(layout="bhdl"), "unknown layout 'bhdl'; did you mean"),
     "array type": (
         make(array_type="array_api_stric"),
-        "no library that can be imported here; did you mean 'array-api-strict'?",
+        "No module named 'array_api_stric'; did you mean 'array-api-strict'?",
     ),
     "device": (
         make(device="cuda"),
@@ -243,7 +243,7 @@ def test_what_it_says_is_refused(what: str) -> None:
         ("{dir}/exiting.py", "cannot import {dir}/exiting.py: SystemExit: 5"),
         (
             "{dir}/needing.py",
-            "cannot import {dir}/needing.py: ModuleNotFoundError: No module named 'no_such_thing'",
+            "cannot import {dir}/needing.py: no module named 'no_such_thing'; install it for",
         ),
     ],
 )

@@ -1,6 +1,7 @@
 """python -m conformance.vectors.generate: writes the vectors anew, or with --check compares them with the shipped."""
 
 import argparse
+import importlib.util
 import shutil
 import sys
 import tempfile
@@ -8,15 +9,14 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from conformance.resources import vectors_directory
+from conformance.resources import checkout_project, vectors_directory
 from conformance.vectors.case import Case
-from conformance.vectors.generate.build import build
-from conformance.vectors.generate.cases import drafts
 from conformance.vectors.generate.draft import Draft
-from conformance.vectors.generate.write import write
 
 
 def _built(draft: Draft) -> tuple[Case, bool]:
+    from conformance.vectors.generate.build import build  # which needs python-flint
+
     try:
         return build(draft), draft.readable
     except Exception as error:
@@ -24,6 +24,9 @@ def _built(draft: Draft) -> tuple[Case, bool]:
 
 
 def _generate(directory: Path) -> int:
+    from conformance.vectors.generate.cases import drafts
+    from conformance.vectors.generate.write import write
+
     with ProcessPoolExecutor() as pool:
         cases = list(pool.map(_built, drafts()))
     write(directory, cases)
@@ -42,10 +45,14 @@ def _differences(shipped: Path, fresh: Path) -> list[str]:
 
 
 def main() -> int:
-    """Exit status 0, or 1 if --check finds a difference."""
+    """Exit status 0, 1 if --check finds a difference, or 2 without the oracle or, to write, a checkout."""
     parser = argparse.ArgumentParser(prog="python -m conformance.vectors.generate", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if anything would change")
     check = parser.parse_args().check
+    if importlib.util.find_spec("flint") is None:
+        parser.error("no module named 'flint': the oracle needs `pip install python-flint`")
+    if not check and checkout_project() is None:
+        parser.error("vectors are written in a checkout of the project; an installation has only --check")
     start = time.monotonic()
     shipped = vectors_directory()
     with tempfile.TemporaryDirectory() as folder:
