@@ -65,10 +65,10 @@ def _interrupted(error: BaseException) -> int:
 
 
 def _ended(status: int, message: str) -> int:
-    from conformance.telling.text import MESSAGE, safe, shorten
+    from conformance.telling.text import MESSAGE, inert, shorten
 
     with suppress(OSError):  # nobody is left to read it
-        print(f"{PROGRAM}: {safe(shorten(message, MESSAGE))}", file=sys.stderr)
+        print(f"{PROGRAM}: {inert(shorten(message, MESSAGE))}", file=sys.stderr)
     return status
 
 

@@ -39,7 +39,13 @@ class Answer:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "message", shorten(self.message, 1000))
-        object.__setattr__(self, "outputs", {shorten(n, 60): array for n, array in self.outputs.items()})
+        object.__setattr__(self, "outputs", {_name(n): array for n, array in self.outputs.items()})
+
+
+def _name(name: str) -> str:
+    """An output's name; one that would be cut or cleaned is quoted, so that it becomes no other one."""
+    short = shorten(name, 60)
+    return short if short == name else shorten(repr(name[:240]), 60)
 
 
 @dataclass(frozen=True)

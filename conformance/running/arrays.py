@@ -19,7 +19,7 @@ from conformance.running.nearest import nearest
 from conformance.running.words import first_line, shorten
 from conformance.vectors.case import Array
 
-MOST_BYTES = 2**28
+MOST_BYTES = 2**25
 """How much a call may return: far more than any case expects, and less than fills a machine."""
 
 LIBRARIES = {"numpy": "numpy", "torch": "torch", "jax": "jax", "array-api-strict": "array_api_strict"}

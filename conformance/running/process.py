@@ -26,10 +26,12 @@ TAIL_BYTES = 8192
 """How much of a process's stderr is kept for the message when it dies."""
 TAIL_LINES = 5
 """How many lines of it are told of a process that dies before it has said anything."""
-ANSWER_BYTES = 2**29
+ANSWER_BYTES = 2**26
 """How long a line may be: what arrays.MOST_BYTES takes as base64, and more than enough around it."""
 NAMED_ERROR = re.compile(r"\b\w*(Error|Exception|panicked)\b", re.IGNORECASE)
 """What a line says that tells more than those of the stack below it, as Node and Rust print one."""
+UNREAD_LINES = 8
+"""How many lines are kept that nobody has asked for yet; the first of them is a fault, the others are dropped."""
 LOOK_SECONDS = 0.2
 """How often a process that is silent is looked at."""
 DEAD_SECONDS = 1.0
@@ -187,7 +189,8 @@ class Process:
                 while line := stream.readline(ANSWER_BYTES):
                     if len(line) == ANSWER_BYTES and not line.endswith(b"\n"):
                         raise ProtocolError(f"an answer of more than {ANSWER_BYTES // 2**20} MiB is too long")
-                    self._received.put(line)
+                    if self._received.qsize() < UNREAD_LINES:  # more is read as well, so that the end is seen
+                        self._received.put(line)
         except ProtocolError as error:
             self._received.put(error)
         except MemoryError:

@@ -9,12 +9,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
 
 from conformance.dtypes import NUMPY_DTYPES, dtype_name
 from conformance.errors import UsageError
 from conformance.names import DTYPES, FEATURES, OPERATIONS, POLICIES
+from conformance.reading import Validator, flaw, strict_json
 from conformance.resources import schema
 from conformance.running.answer import MOST_ENTRIES, Answer, Hello, Question
 from conformance.running.nearest import known
@@ -23,6 +22,8 @@ from conformance.vectors.case import Array
 
 VERSION = 1
 
+MOST_VALUES = 2**20
+"""How many values an answer may be made of: each takes a hundred bytes, and no answer has a thousand."""
 MOST_AXES = 64
 """NumPy has no arrays of more axes."""
 
@@ -66,28 +67,27 @@ def decode(line: bytes, kind: str) -> Message:
 
 
 def loads(line: bytes) -> Any:
-    """The JSON value of a line."""
+    """The JSON value of a line, of which there are not too many."""
+    if line.count(b",") > MOST_VALUES:
+        raise ProtocolError(f"a line of more than {MOST_VALUES} values is no message")
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError, MemoryError) as error:
+        return strict_json(line)
+    except (ValueError, MemoryError) as error:
         told = shorten(line[:4096].decode("utf-8", "replace"))
         raise ProtocolError(f"{told!r} is no line of JSON") from error
 
 
 def check(message: Any, kind: str) -> Message:
     """The message, if it is one of its kind."""
-    validator = _validator(kind)
-    if not validator.is_valid(message):
-        error = best_match(validator.iter_errors(message))
-        where = error.json_path.removeprefix("$").removeprefix(".")
-        raise ProtocolError(f"{shorten(where, 100) + ': ' if where else ''}{shorten(error.message)}")
+    if found := flaw(_validator(kind), message):
+        raise ProtocolError(shorten(found))
     checked: Message = message
     return checked
 
 
 @cache
-def _validator(kind: str) -> Draft202012Validator:
-    return Draft202012Validator({"$ref": f"#/$defs/{kind}", "$defs": schema("protocol")["$defs"]})
+def _validator(kind: str) -> Any:
+    return Validator({"$ref": f"#/$defs/{kind}", "$defs": schema("protocol")["$defs"]})
 
 
 # Arrays

@@ -1,5 +1,6 @@
 """A target that is asked one question at a time, by whoever decides on the order: pytest, say."""
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -8,6 +9,9 @@ from conformance.running.answer import Question
 from conformance.running.runner import Request, answered, start
 from conformance.running.select import select
 from conformance.vectors.case import Case
+
+MOST_CHUNKS = 1000
+"""How much of what a target writes to stderr during one question is kept: the end of it, 8 KiB a chunk."""
 
 
 class Session:
@@ -18,7 +22,7 @@ class Session:
     """
 
     def __init__(self, request: Request, cases: Iterable[Case]) -> None:
-        self._heard: list[str] = []
+        self._heard: deque[str] = deque(maxlen=MOST_CHUNKS)
         self.cases = tuple(cases)
         self._asker, hello = start(request, self._heard.append)
         self.accuracy = request.accuracy or hello.accuracy

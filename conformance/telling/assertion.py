@@ -5,7 +5,7 @@ from functools import cache
 from conformance.judging.verdict import Row
 from conformance.resources import spec_directory
 from conformance.telling.requirements import Requirement, read_requirements
-from conformance.telling.text import safe
+from conformance.telling.text import inert
 from conformance.vectors.case import Case
 
 
@@ -33,7 +33,7 @@ def assertion(case: Case, row: Row) -> str:
         for found in row.diagnosis
     ]
     lines.append(f"  more      mha-conformance show {case.id}")
-    return "\n".join(safe(line) for line in lines)
+    return "\n".join(inert(line) for line in lines)
 
 
 @cache

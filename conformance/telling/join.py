@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from conformance.judging.verdict import Row
 from conformance.names import OPERATIONS
@@ -10,6 +11,9 @@ from conformance.telling import summary
 from conformance.telling.record import place
 from conformance.telling.report import Report
 from conformance.telling.requirements import read_requirements
+
+NAMED = 8
+"""Missing parts that are named: a report may say that it is one of a thousand million."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +37,7 @@ def join(reports: Iterable[Report]) -> Joined:
             continue
         missing = _missing(those)
         if missing:
-            count = shard[1]
-            words = " and ".join(f"{number}/{count}" for number in missing)
-            notes.append(f"{those[0].target.name}: part {words} is missing")
+            notes.append(f"{those[0].target.name}: part {missing} is missing")
         joined.append(_whole(those, not missing))
     return Joined(tuple(joined), tuple(notes))
 
@@ -59,10 +61,14 @@ def _run(report: Report) -> str:
     )
 
 
-def _missing(reports: Sequence[Report]) -> list[int]:
-    shards = [_shard(report) for report in reports]
-    parts = max((shard[1] for shard in shards if shard), default=0)
-    return [number for number in range(1, parts + 1) if (number, parts) not in shards]
+def _missing(reports: Sequence[Report]) -> str:
+    """The first of the parts that are not there, as `2/4 and 3/4`; empty if all are."""
+    shards = {shard for report in reports if (shard := _shard(report))}
+    parts = max((shard[1] for shard in shards), default=0)
+    missing = (number for number in range(1, parts + 1) if (number, parts) not in shards)
+    first = [f"{number}/{parts}" for number in islice(missing, NAMED)]
+    more = ["others"] if next(missing, None) else []
+    return " and ".join([*first, *more])
 
 
 def _whole(reports: Sequence[Report], complete: bool) -> Report:

@@ -31,5 +31,6 @@ def baseline_text(report: Report) -> str:
 
 
 def string(text: str) -> str:
-    """A basic string of TOML: that of JSON, but for pairs of surrogates, which TOML lacks, and DEL."""
+    """A basic string of TOML: that of JSON, but for DEL and surrogates, which TOML lacks and which are spelt out."""
+    text = text.encode("utf-8", "backslashreplace").decode()
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,8 +1,11 @@
 """A file that a run writes: found to be writable before the run, replaced as a whole at every write."""
 
 import os
+import re
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
+from typing import IO
 
 from conformance.errors import UsageError
 
@@ -28,8 +31,9 @@ class OutFile:
             raise ValueError("it is there, and no file; give the name of a file")
         if not self._path.parent.is_dir():
             raise ValueError(f"{self._path.parent} is no folder; make it first")
-        beside = self._beside()
-        beside.touch()
+        self._sweep()
+        beside, file = self._opened()
+        file.close()
         beside.unlink()
 
     @property
@@ -37,9 +41,23 @@ class OutFile:
         """The file itself, links resolved."""
         return self._path
 
-    def _beside(self) -> Path:
-        """The file that becomes the other one once it is whole."""
-        return self._path.with_name(f".{self._path.name[:40]}.{os.getpid()}")
+    def _opened(self) -> tuple[Path, IO[str]]:
+        """The file that becomes the other one once it is whole: made anew, whatever lies or points there."""
+        beside = self._path.with_name(f"{self._stem}{os.getpid()}")
+        beside.unlink(missing_ok=True)
+        return beside, beside.open("x", encoding="utf-8", errors="backslashreplace")
+
+    @property
+    def _stem(self) -> str:
+        return f".{self._path.name[:40]}."
+
+    def _sweep(self) -> None:
+        """Removes what runs that were killed have left half written."""
+        for left in self._path.parent.glob(f"{escape(self._stem)}*"):
+            number = left.name.removeprefix(self._stem)
+            if re.fullmatch("[1-9][0-9]{0,8}", number) and not _runs(int(number)):
+                with suppress(OSError):
+                    left.unlink()
 
     def write(self, text: str) -> None:
         """Replaces the file.
@@ -47,11 +65,27 @@ class OutFile:
         Raises:
             UsageError: the disk is full, say.
         """
-        beside = self._beside()
         try:
-            beside.write_text(text, "utf-8")
-            beside.replace(self._path)
+            beside, file = self._opened()
+            try:
+                with file:
+                    file.write(text)
+                beside.replace(self._path)
+            except BaseException:
+                beside.unlink(missing_ok=True)
+                raise
         except OSError as error:
-            with suppress(OSError):
-                beside.unlink()
             raise UsageError(f"{self._what} {self._path} cannot be written: {error.strerror}") from error
+
+
+def _runs(process: int) -> bool:
+    """Whether a process of this number is there; it is taken to be where nobody can tell."""
+    if os.name != "posix":  # there, `kill` would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

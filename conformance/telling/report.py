@@ -1,18 +1,15 @@
 """The report of a run, as data and as the JSON of spec/schema/report.json."""
 
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
-
 from conformance.errors import UsageError
 from conformance.judging.verdict import Diagnosis, Got, Known, Row, Worst
+from conformance.reading import TooLargeError, Validator, flaw, read_bytes, strict_json
 from conformance.resources import schema
 
 REPORT_VERSION = 1
@@ -195,7 +192,7 @@ def row_from_json(data: Mapping[str, Any]) -> Row:
             expected=float(worst["expected"]),
             allowed=float(worst["allowed"]),
         ),
-        seconds=data["seconds"],
+        seconds=float(data["seconds"]),
         got=tuple(
             Got(name, each["dtype"], tuple(each["shape"]), each["data"])
             for name, each in data.get("got", {}).items()
@@ -219,8 +216,8 @@ def number_from_json(value: float | str | None) -> float | None:
 
 
 @cache
-def _validator() -> Draft202012Validator:
-    return Draft202012Validator(_inlined(schema("report"), schema("report")["$defs"]))
+def _validator() -> Any:
+    return Validator(_inlined(schema("report"), schema("report")["$defs"]))
 
 
 def _inlined(part: Any, definitions: Mapping[str, Any]) -> Any:
@@ -241,16 +238,30 @@ def read_report(path: Path) -> Report:
         UsageError: it cannot be read, or is no report.
     """
     try:
-        data = json.loads(path.read_bytes())
+        raw = read_bytes(path)
+    except TooLargeError as error:
+        raise UsageError(f"{path} is no report: {error}") from error
     except OSError as error:
         raise UsageError(f"report {path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
+    try:
+        data = strict_json(raw)
+    except ValueError as error:
         raise UsageError(f"report {path} is not JSON: {error}") from error
     try:
-        flaw = best_match(_validator().iter_errors(data))
-        if flaw is None:
+        reason = flaw(_validator(), data) or _twice(data["results"])
+        if not reason:
             return Report.from_json(data)
-        reason = f"{flaw.json_path}: {flaw.message:.200}"
-    except (OverflowError, ValueError, RecursionError) as error:  # a number that no float holds, say
+    except OverflowError as error:  # a number that no float holds
         reason = str(error)
     raise UsageError(f"{path} is not a report of version {REPORT_VERSION}: {reason}")
+
+
+def _twice(rows: Iterable[Mapping[str, Any]]) -> str:
+    """That a row stands twice, of which nobody could say which counts."""
+    seen = set()
+    for row in rows:
+        key = (row["case"], row["dtype"])
+        if key in seen:
+            return f"results: {' '.join(key)[:200]} stands there twice"
+        seen.add(key)
+    return ""

@@ -7,22 +7,34 @@ from conformance.errors import UsageError
 from conformance.running.runner import Request, Started
 from conformance.telling.report import Report
 from conformance.telling.text import shorten
+from conformance.vectors.load import Vectors
 from conformance.version import SUITE_VERSION
 
 
-def check_request(report: Report, request: Request, vectors_sha256: str) -> None:
-    """Refuses another suite, other vectors or other options, before anything is started.
+def check_request(report: Report, request: Request, vectors: Vectors) -> None:
+    """Refuses another suite, other vectors or other options, before anything is started; and rows of no case.
 
     Raises:
         UsageError: one of them differs.
     """
     _same("suite", report.suite_version, SUITE_VERSION)
-    _same("vectors", report.vectors_sha256, vectors_sha256)
+    _same("vectors", report.vectors_sha256, vectors.sha256)
     _same("target", report.target.source, request.source)
     if report.options is None:
         raise UsageError("--resume: the report does not say its options; run anew")
     for name, value in request.options.items():
         _same(("-" if len(name) == 1 else "--") + name, report.options[name], value)
+    cases = {case.id: case for case in vectors.cases}
+    for row in report.results:
+        case = cases.get(row.case)
+        if case is None or (row.operation, row.covers, row.features) != (
+            case.operation,
+            case.covers,
+            case.features,
+        ):
+            raise UsageError(
+                f"--resume: the report was edited: its row {shorten(row.case)} {row.dtype} is of no case; run anew"
+            )
 
 
 def check_target(report: Report, started: Started, environment: Mapping[str, str]) -> None:
@@ -37,6 +49,10 @@ def check_target(report: Report, started: Started, environment: Mapping[str, str
     _same("accuracy", target.accuracy, started.accuracy)
     for library in sorted({*report.environment, *environment}):
         _same(library, report.environment.get(library), environment.get(library))
+    if len(report.results) != started.done:
+        raise UsageError(
+            f"--resume: the report was edited: {len(report.results)} rows, {started.done} of them of this run; run anew"
+        )
 
 
 def _same(what: str, before: Any, now: Any) -> None:

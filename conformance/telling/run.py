@@ -204,7 +204,7 @@ def prepare(
         request = replace(request, done=frozenset(row.key for row in resumed.results))
     request = replace(request, fresh=seed)
     if resumed is not None:
-        check_request(resumed, request, vectors.sha256)
+        check_request(resumed, request, vectors)
     requirements = [r.id for r in read_requirements() if not r.withdrawn]
     return (
         request,

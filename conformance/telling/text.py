@@ -26,6 +26,8 @@ NAME = 60
 """Characters of a name that are shown; a target may give itself any."""
 MESSAGE = 4000
 """Characters of a message that are shown; a report keeps all."""
+COMMAND = re.compile(r"(^\s*(?=::)|#(?=#\w*\[))")
+"""What GitHub, Azure and TeamCity obey: `::error::` at the beginning of a line, `##vso[` or `##[` anywhere."""
 
 
 def shorten(text: str, limit: int = NAME) -> str:
@@ -42,15 +44,20 @@ def safe(text: str) -> str:
     """The text with its control and formatting characters escaped."""
     return "".join(
         character.encode("unicode_escape").decode()
-        if unicodedata.category(character) in ("Cc", "Cf", "Cs")
+        if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
         else character
         for character in text
     )
 
 
+def inert(text: str) -> str:
+    """The safe text, broken where it would be a command to whatever reads the log."""
+    return COMMAND.sub(r"\1\\", safe(text))
+
+
 def plain(text: str, style: str = "") -> Text:
-    """The text as rich prints it: no markup, no control characters."""
-    return Text(safe(text), style=style)
+    """The text as rich prints it: no markup, no control characters, no command to a CI that reads the log."""
+    return Text(inert(text), style=style)
 
 
 def console(stderr: bool = False) -> Console:

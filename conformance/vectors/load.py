@@ -1,21 +1,20 @@
 """Reads the vectors back as Cases: schema first, then hashes, then tensors."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import ml_dtypes
 import numpy as np
 
 from conformance.dtypes import NUMPY_DTYPES
 from conformance.errors import UsageError
+from conformance.reading import TooLargeError, Validator, flaw, read_bytes, strict_json
 from conformance.resources import schema, vectors_directory
 from conformance.vectors.case import Array, Bound, Case, Golden, Signature
-from conformance.vectors.tensors import read_tensors
+from conformance.vectors.tensors import parse_tensors
 
 INDEX = "index.json"
 CHECKED = "index.sha256"
@@ -65,7 +64,9 @@ def load_vectors(directory: Path | None = None) -> Vectors:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path)
+    except TooLargeError as error:
+        raise _damaged(path, str(error)) from error
     except OSError as error:
         raise UsageError(
             f"vector file {path} cannot be read ({error.strerror}); reinstall mha-conformance, "
@@ -84,22 +85,21 @@ def checked_text(raw: bytes) -> bytes:
 
 def _index(path: Path, raw: bytes, checked: bool) -> Any:
     try:
-        index = json.loads(raw)
-        if not checked:
-            jsonschema.validate(index, schema("vectors"))
-    except (ValueError, RecursionError) as error:
+        index = strict_json(raw)
+    except ValueError as error:
         raise _damaged(path, f"not JSON ({error})") from error
-    except jsonschema.ValidationError as error:
-        raise _damaged(path, f"{error.json_path}: {error.message[:200]}") from error
+    if not checked and (found := flaw(Validator(schema("vectors")), index)):
+        raise _damaged(path, found)
     return index
 
 
 def _tensors(path: Path, digest: str) -> dict[str, Array]:
-    found = hashlib.sha256(_read(path)).hexdigest()
+    raw = _read(path)  # once: what is read is what has the hash
+    found = hashlib.sha256(raw).hexdigest()
     if found != digest:
         raise _damaged(path, f"its sha256 is {found[:12]}..., the index says {digest[:12]}...")
     try:
-        return read_tensors(path)
+        return parse_tensors(raw, path.suffix)
     except ValueError as error:
         raise _damaged(path, str(error)) from error
 
@@ -110,6 +110,8 @@ def _case(entry: Mapping[str, Any], tensors: Mapping[str, Array]) -> Case:
     expected = {
         output: _golden(f"{name}:{output}", golden, tensors) for output, golden in entry["expected"].items()
     }
+    if not {"query", "key", "value"} <= set(inputs):
+        raise ValueError(f"{name}: it lacks a query, key or value")
     if strange := {str(x.dtype) for x in inputs.values()} - set(NUMPY_DTYPES):
         raise ValueError(f"{name}: an input has dtype {strange.pop()}")
     for output, golden in expected.items():
@@ -128,13 +130,13 @@ def _case(entry: Mapping[str, Any], tensors: Mapping[str, Array]) -> Case:
         expected=expected,
         raises=entry["raises"],
         memory=entry["memory"],
-        repeat=entry["repeat"],
+        repeat=int(entry["repeat"]),
         dtype_of=entry["dtype_of"],
     )
 
 
 def _golden(prefix: str, entry: Mapping[str, Any], tensors: Mapping[str, Array]) -> Golden:
-    rows = None if entry["rows"] is None else tuple(entry["rows"])
+    rows = None if entry["rows"] is None else tuple(map(int, entry["rows"]))  # 1.0 is an integer of JSON, too
     bounds = {
         dtype: {
             policy: Bound(worst=_wide(tensors[f"{prefix}:{key}:W"]), rms=_wide(tensors[f"{prefix}:{key}:s"]))
@@ -143,7 +145,7 @@ def _golden(prefix: str, entry: Mapping[str, Any], tensors: Mapping[str, Array])
         for dtype, policies in entry["bounds"].items()
     }
     golden = Golden(
-        shape=tuple(entry["shape"]),
+        shape=tuple(map(int, entry["shape"])),
         rows=rows,
         hi=tensors[f"{prefix}:hi"],
         lo=tensors[f"{prefix}:lo"],

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import safetensors.numpy
 
+from conformance.reading import strict_json
 from conformance.vectors.case import Array
 
 JSON_DTYPES: dict[str, np.dtype[Any]] = {
@@ -35,19 +36,28 @@ def write_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
         path.write_bytes(safetensors.numpy.save(ordered))
 
 
-def read_tensors(path: Path) -> dict[str, Array]:
-    """Reads a whole tensor file.
+def parse_tensors(raw: bytes, suffix: str) -> dict[str, Array]:
+    """The tensors of a whole file, in the encoding that its suffix names.
 
     Raises:
-        ValueError: the file does not hold what its format asks for.
+        ValueError: it does not hold what its format asks for.
     """
+    if suffix == ".json":
+        document = strict_json(raw)
+        if not isinstance(document, dict):
+            raise ValueError("it is no object of tensors by name")
+        return {key: _from_json(key, entry) for key, entry in document.items()}
     try:
-        if path.suffix == ".json":
-            document = json.loads(path.read_text(encoding="utf-8"))
-            return {key: _from_json(key, entry) for key, entry in document.items()}
-        return dict(safetensors.numpy.load_file(path))
-    except (safetensors.SafetensorError, AttributeError, RecursionError) as error:
-        raise ValueError(str(error)) from error
+        read: Any = safetensors.deserialize  # its reader of whole files as NumPy arrays lacks bfloat16
+        tensors = read(raw)
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"no safetensors: {error}") from error
+    if strange := next((entry["dtype"] for _, entry in tensors if entry["dtype"] not in JSON_DTYPES), None):
+        raise ValueError(f"a tensor has dtype {strange}")
+    return {
+        key: np.frombuffer(entry["data"], JSON_DTYPES[entry["dtype"]]).reshape(entry["shape"])
+        for key, entry in tensors
+    }
 
 
 def _to_json(array: Array) -> dict[str, Any]:
@@ -69,6 +79,8 @@ def _number(x: Any) -> Any:
 
 def _from_json(key: str, entry: Mapping[str, Any]) -> Array:
     try:
+        if not all(type(size) is int and size >= 0 for size in entry["shape"]):
+            raise ValueError(f"the shape is {entry['shape']!r:.60}")
         values = [_WORDS[x] if isinstance(x, str) else x for x in entry["data"]]
         return np.array(values, dtype=JSON_DTYPES[entry["dtype"]]).reshape(entry["shape"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:

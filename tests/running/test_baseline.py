@@ -118,7 +118,7 @@ def test_a_file(tmp_path: Path) -> None:
         (b"\xff", "is not TOML"),
         ("", "'baseline_version' is a required property"),
         ("baseline_version = 2\nknown = []", "1 was expected"),
-        ("baseline_version = 1\nknown = [{case = 'a/b'}]", r"\$.known\[0\]: 'reason' is a required property"),
+        ("baseline_version = 1\nknown = [{case = 'a/b'}]", r"known\[0]: 'reason' is a required property"),
         ("baseline_version = 1\nknown = [{case = 'a', reason = 'w', dtype = 'x'}]", "'dtype' was unexpected"),
         (
             "baseline_version = 1\nknown = [{case = 'a', reason = 'w', verdicts = ['pass']}]",
