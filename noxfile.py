@@ -230,6 +230,7 @@ BENCHES = {
 def bench(session: nox.Session) -> None:
     """Speed and memory beside other libraries, into reports/bench; `nox -s bench -- decode long` measures some.
 
+    Ends with the table of targets and of what was reached, from tests/benching/targets.toml.
     Nothing here fails for being slow: the figures are for readers, and hold for the machine that they name.
     """
     if not TORCH:
@@ -247,3 +248,4 @@ def bench(session: nox.Session) -> None:
         plot = ["--plot", f"{folder}/{name}.svg"] if "--lengths" in words else []
         output = ["--json", f"{folder}/{name}.json", *plot]
         session.run("mha-conformance", "bench", words[0], *against, *words[first:], *output)
+    session.run("python", "tests/benching/targets.py", str(folder), *session.posargs)

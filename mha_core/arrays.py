@@ -38,7 +38,8 @@ def dtype_name(dtype: Any) -> str:
 
 def compute_dtype(xp: Any, dtype: Any) -> Any:
     """The dtype to compute in: float32 for the 16-bit ones, else the operands' own (NUM-3, NUM-4)."""
-    return xp.float32 if dtype_name(dtype) in EXACT_IN_FLOAT32 else xp.float64
+    name = dtype_name(dtype)
+    return dtype if name in ("float64", "float32") else xp.float32
 
 
 def cast(xp: Any, x: Array, dtype: Any) -> Array:

@@ -10,7 +10,7 @@ exact way, which is here and of which every derivative is right too (GRAD-9).
 import math
 from typing import Any
 
-from mha_core.arrays import cast, compute_dtype, is_traced, known_finite, quiet
+from mha_core.arrays import cast, compute_dtype, is_traced, known_finite
 from mha_core.fused import fused_output
 from mha_core.options import Options, Sizes, scale_of
 from mha_core.parts import Part, entry_parts, is_small, unit_parts
@@ -29,18 +29,16 @@ BLOCK_ROWS = 32
 def attend(
     xp: Any, query: Array, key: Array, value: Array, options: Options, sizes: Sizes
 ) -> AttentionResult:
-    """Output, lse, and the weights where asked for, of heads that passed the checks."""
+    """Output, lse, and the weights where asked for, of heads that passed the checks; the caller is `quiet`."""
     dtype = compute_dtype(xp, query.dtype)
     whole = options.return_weights or is_traced(xp, query)
     fused = None if whole else fused_output(xp, query, key, value, options, sizes)
     if fused is not None:
         return AttentionResult(fused)
-    with quiet(xp):
-        query, key, value = (cast(xp, x, dtype) for x in (query, key, value))
-        part = Part(query, key, value, options, sizes)
-        if whole or any(getattr(x, "requires_grad", False) for x in part.differentiable):
-            return _attend_exactly(xp, part, slice(0, sizes.q_len), whole)
-        return _attend_parts(xp, part, Evidence())
+    part = Part(cast(xp, query, dtype), cast(xp, key, dtype), cast(xp, value, dtype), options, sizes)
+    if whole or part.records:
+        return _attend_exactly(xp, part, slice(0, sizes.q_len), whole)
+    return _attend_parts(xp, part, Evidence())
 
 
 def row_blocks(sizes: Sizes, whole: bool) -> list[slice]:
@@ -54,7 +52,11 @@ def row_blocks(sizes: Sizes, whole: bool) -> list[slice]:
 
 def _attend_parts(xp: Any, part: Part, evidence: Evidence) -> AttentionResult:
     """Parts along the batch until they are small, or of one entry, and then by heads and rows."""
-    if part.sizes.batch and not is_small(part.sizes):
+    if is_small(part.sizes):
+        rows = slice(0, part.sizes.q_len)
+        result = attend_tiles(xp, part, rows, tiles_of(xp, part, rows), evidence)
+        return _attend_exactly(xp, part, rows) if result is None else result
+    if part.sizes.batch:
         results = [_attend_parts(xp, entry, evidence) for entry in entry_parts(part)]
         return _joined(xp, results, 0, new=len(results[0].output.shape) < len(part.sizes.output))
     blocks = []

@@ -5,8 +5,7 @@ With dP = grad @ value^T and Delta = sum of P * dP over the keys, the gradient o
 Sums run in the dtype to compute in (GRAD-12).
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mha_core.arrays import cast, compute_dtype, is_traced, known_finite, quiet
 from mha_core.attend import row_blocks
@@ -19,8 +18,7 @@ from mha_core.values import Values, add_nonfinite, add_nonfinite_of_rows, split_
 from mha_core.visibility import band_of, columns_of, cut, visible_in
 
 
-@dataclass(frozen=True)
-class Operands:
+class Operands(NamedTuple):
     """What gradients are computed from, in the dtype to compute in."""
 
     query: Array
@@ -42,8 +40,7 @@ class Operands:
         return Operands(*heads, self.grad[..., rows, :], self.grad_parts.at(rows), self.finite)
 
 
-@dataclass(frozen=True)
-class HeadGradients:
+class HeadGradients(NamedTuple):
     """The gradients of heads or of a block of them, in the dtype computed in; None for what was not given."""
 
     query: Array

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from mha_core.arrays import quiet
 from mha_core.attend import attend
 from mha_core.checks import check_operands, check_options, head_sizes
 from mha_core.heads import result_of, with_past
@@ -94,5 +95,6 @@ def scaled_dot_product_attention(
     sizes = head_sizes(query, key, value, options)
     check_options(xp, query, options, sizes)
     all_keys, all_values = with_past(xp, past_key, key), with_past(xp, past_value, value)
-    result = attend(xp, query, all_keys, all_values, options, sizes)
+    with quiet(xp):
+        result = attend(xp, query, all_keys, all_values, options, sizes)
     return result_of(xp, result, all_keys, all_values, query.dtype, options)

@@ -115,7 +115,7 @@ def multi_head_attention(
         query_heads, key_heads, value_heads = heads_of(xp, inputs, weights, biases, reached)
         key_heads, value_heads = with_past(xp, past_key, key_heads), with_past(xp, past_value, value_heads)
         result = attend(xp, query_heads, key_heads, value_heads, options, sizes)
-        result = result._replace(output=joined(xp, result.output, w_o, b_o))
+        result = AttentionResult(joined(xp, result.output, w_o, b_o), result.weights, result.lse)
         if past_key is not None and any(
             x is not None for x in reached
         ):  # what is hidden is present all the same

@@ -28,9 +28,12 @@ class Part(NamedTuple):
     sizes: Sizes
 
     @property
-    def differentiable(self) -> tuple[Array | None, ...]:
-        """The operands that have a gradient (GRAD-2)."""
-        return self.query, self.key, self.value, self.options.attn_bias, self.options.sinks
+    def records(self) -> bool:
+        """Whether the library records what is done to an operand that has a gradient (GRAD-2)."""
+        if not hasattr(self.query, "requires_grad"):
+            return False
+        operands = (self.query, self.key, self.value, self.options.attn_bias, self.options.sinks)
+        return any(x is not None and x.requires_grad for x in operands)
 
     @property
     def own_masks(self) -> bool:
@@ -46,8 +49,8 @@ def is_small(sizes: Sizes) -> bool:
 
 def _elements(sizes: Sizes) -> int:
     """How many logits, keys and values there are."""
-    keys = sizes.num_kv_heads * sizes.kv_len * (sizes.d_k + sizes.d_v)
-    return math.prod(sizes.logits) + math.prod(sizes.batch) * keys
+    keys = sizes.num_kv_heads * (sizes.d_k + sizes.d_v)
+    return math.prod(sizes.batch) * sizes.kv_len * (sizes.num_heads * sizes.q_len + keys)
 
 
 def entry_parts(part: Part) -> Iterator[Part]:
@@ -66,9 +69,6 @@ def entry_parts(part: Part) -> Iterator[Part]:
 def unit_parts(xp: Any, part: Part) -> Iterator[tuple[slice, list[Part]]]:
     """Query rows, and the parts of the heads that they are computed for one after the other."""
     sizes = part.sizes
-    if is_small(sizes):
-        yield slice(0, sizes.q_len), [part]
-        return
     part = _trimmed(xp, part)
     options, group = part.options, sizes.num_heads // sizes.num_kv_heads
     step = PART_ELEMENTS // max(1, group * sizes.q_len * part.sizes.kv_len)

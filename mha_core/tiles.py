@@ -12,7 +12,7 @@ import math
 from typing import Any, NamedTuple
 
 from mha_core.arrays import beside, cast, cast_bias, holds, known_finite
-from mha_core.options import Options, scale_of
+from mha_core.options import Options, Sizes, scale_of
 from mha_core.parts import Part, is_small
 from mha_core.result import Array, AttentionResult
 from mha_core.softmax import capped, means, products
@@ -38,7 +38,8 @@ class Evidence:
 def tiles_of(xp: Any, part: Part, rows: slice) -> list[tuple[slice, Array | None]]:
     """The keys that some rows see, in tiles, with what is added to the logits: (..., H or 1, rows, columns)."""
     options, sizes = part.options, part.sizes
-    if not options.hides and rows.stop * sizes.num_heads * sizes.kv_len <= TILE_ELEMENTS and not sizes.batch:
+    group_rows = math.prod(sizes.batch) * sizes.num_heads * (rows.stop - rows.start)
+    if not options.hides and group_rows * sizes.kv_len <= TILE_ELEMENTS:
         return [(slice(0, sizes.kv_len), None)] if sizes.kv_len else []
     band = band_of(xp, options, sizes, part.query)
     columns = columns_of(band, sizes, rows)
@@ -46,7 +47,6 @@ def tiles_of(xp: Any, part: Part, rows: slice) -> list[tuple[slice, Array | None
     edges = [columns.start, columns.stop]
     if free.start - columns.start + columns.stop - free.stop and free.stop - free.start >= FREE_COLUMNS:
         edges = sorted({*edges, free.start, free.stop})
-    group_rows = math.prod(sizes.batch) * sizes.num_heads * (rows.stop - rows.start)
     step = max(TILE_COLUMNS, TILE_ELEMENTS // max(1, group_rows))
     tiles = [
         slice(start, min(start + step, stop))
@@ -102,6 +102,8 @@ def _over_tiles(
 ) -> _Sums:
     """The sums over all tiles."""
     several = len(tiles) > 1
+    if not several:
+        return _of_tile(xp, query, part, *tiles[0], shifted, several)
     sums = (_of_tile(xp, query, part, columns, added, shifted, several) for columns, added in tiles)
     return functools.reduce(functools.partial(_merged, xp), sums)
 
@@ -110,7 +112,7 @@ def _of_tile(
     xp: Any, query: Array, part: Part, columns: slice, added: Array | None, shifted: bool, several: bool
 ) -> _Sums:
     """The sums over a tile, of several or the only one."""
-    sizes, dtype, where = part.sizes, query.dtype, beside(query)
+    sizes, dtype = part.sizes, query.dtype
     logits, _ = capped(xp, products(xp, query, part.key[..., columns, :], sizes), part.options)
     if added is not None:
         logits = logits + added
@@ -118,12 +120,20 @@ def _of_tile(
     if shifted:
         highest = xp.max(logits, axis=-1, keepdims=True)
         if several:  # of which a row may see none in this
-            highest = xp.maximum(highest, xp.full((1, 1), xp.finfo(dtype).min, dtype=dtype, **where))
+            lowest = xp.full((1, 1), xp.finfo(dtype).min, dtype=dtype, **beside(query))
+            highest = xp.maximum(highest, lowest)
         logits = logits - highest
     weights = xp.exp(logits)
-    ones = xp.ones((*weights.shape[:-3], sizes.num_kv_heads, weights.shape[-1], 1), dtype=dtype, **where)
-    total = means(xp, weights, ones, sizes)  # a product is faster than a sum
-    return _Sums(means(xp, weights, part.value[..., columns, :], sizes), total, highest)
+    output = means(xp, weights, part.value[..., columns, :], sizes)
+    return _Sums(output, _totals(xp, weights, sizes), highest)
+
+
+def _totals(xp: Any, weights: Array, sizes: Sizes) -> Array:
+    """The sums of (..., H, rows, columns) over the columns, (..., H, rows, 1), as is fastest."""
+    if weights.shape[-2] == 1:  # a product would be of vectors, many times slower in some libraries
+        return xp.sum(weights, axis=-1, keepdims=True)
+    shape = (*weights.shape[:-3], sizes.num_kv_heads, weights.shape[-1], 1)
+    return means(xp, weights, xp.ones(shape, dtype=weights.dtype, **beside(weights)), sizes)
 
 
 def _merged(xp: Any, one: _Sums, other: _Sums) -> _Sums:

@@ -1,0 +1,131 @@
+"""The table of targets, with what `nox -s bench` reached on this machine.
+
+python tests/benching/targets.py FOLDER [BENCH...] reads FOLDER/BENCH.json, of every bench unless some are named.
+"""
+
+import json
+import math
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+TARGETS = Path(__file__).with_name("targets.toml")
+IMPORTS = ("", "import mha_core")
+IMPORT_ROUNDS = 15
+LONGEST_FACTOR = 4
+Results = Mapping[str, Mapping[str, Any]]
+
+
+def targets() -> list[dict[str, Any]]:
+    """The records of the file."""
+    return tomllib.loads(TARGETS.read_text("utf-8"))["target"]
+
+
+def reached(target: Mapping[str, Any], results: Results) -> float | None:
+    """The figure that a target is about; None where its bench was not run."""
+    if target["figure"] == "import":
+        return import_cost()
+    benches = [target["bench"], target.get("over_bench", target["bench"])]
+    if not all(name in results for name in benches):
+        return None
+    ours, theirs = (results[name] for name in benches)
+    if target["figure"] == "memory":
+        extra = _row(ours["sizes"][-1], target.get("of"))["extra_memory"]
+        return None if extra is None else extra / 2**20
+    if target["figure"] == "growth":
+        return growth(ours, target.get("of"))
+    one, other = (_row(ours["sizes"][-1], target.get("of")), _row(theirs["sizes"][-1], target["over"]))
+    if ours is not theirs:
+        return statistics.median(one["cpu"]) / statistics.median(other["cpu"])
+    return statistics.median(x / y for x, y in zip(one["cpu"], other["cpu"], strict=True))  # round by round
+
+
+def growth(result: Mapping[str, Any], source: str | None) -> float:
+    """The exponent of CPU time over length, from a quarter of the longest to the longest."""
+    times = {size["shape"][2]: statistics.median(_row(size, source)["cpu"]) for size in result["sizes"]}
+    longest = max(times)
+    return math.log(times[longest] / times[longest // LONGEST_FACTOR], LONGEST_FACTOR)
+
+
+def _row(size: Mapping[str, Any], source: str | None) -> Mapping[str, Any]:
+    """A rival's row; the target's own is the first."""
+    rows = size["rivals"]
+    return rows[0] if source is None else next(row for row in rows if row["source"] == source)
+
+
+def import_cost() -> float:
+    """Milliseconds of CPU that the import takes beyond the start of Python, medians of fresh processes."""
+    samples: dict[str, list[float]] = {code: [] for code in IMPORTS}
+    for _ in range(IMPORT_ROUNDS):
+        for code in random.sample(IMPORTS, len(IMPORTS)):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, "-c", code], check=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            samples[code].append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    nothing, core = (statistics.median(samples[code]) for code in IMPORTS)
+    return 1e3 * (core - nothing)
+
+
+def verdict(target: Mapping[str, Any], figure: float | None) -> str:
+    """`aim`, `met` or `missed`; `not measured` without a figure."""
+    if figure is None:
+        return "not measured"
+    if figure <= target["aim"]:
+        return "aim"
+    return "met" if figure <= target.get("at_least", 0.0) else "missed"
+
+
+def table(results: Results, names: Sequence[str] = ()) -> str:
+    """Markdown: a row a target; of some benches where names are given."""
+    lines = ["| target | at least | aim | reached | |", "| --- | ---: | ---: | ---: | --- |"]
+    for target in targets():
+        if names and target.get("bench") not in names:
+            continue
+        figure = reached(target, results)
+        bar = f"{target['at_least']:g}" if "at_least" in target else "-"
+        shown = "-" if figure is None else f"{figure:.3g}"
+        lines.append(
+            f"| {target['name']} | {bar} | {target['aim']:g} | {shown} | {verdict(target, figure)} |"
+        )
+    return "\n".join(lines)
+
+
+def where(results: Results) -> list[str]:
+    """The machine that the figures are of, and how busy it was."""
+    lines = []
+    for machine in {
+        json.dumps(result["machine"], sort_keys=True): result["machine"] for result in results.values()
+    }.values():
+        lines.append(
+            f"{machine['processor']}, {machine['cores']} cores; Python {machine['python']}, NumPy {machine['numpy']}"
+        )
+    loads = [
+        x for result in results.values() for size in result["sizes"] for x in size["load"] if x is not None
+    ]
+    if loads:
+        lines.append(f"load {min(loads):.1f} to {max(loads):.1f}")
+    return lines
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints the table; 2 where there is nothing to read."""
+    folder, names = Path(arguments[0]) if arguments else None, arguments[1:]
+    files = sorted(folder.glob("*.json")) if folder else []
+    results = {
+        path.stem: json.loads(path.read_text("utf-8")) for path in files if not names or path.stem in names
+    }
+    if not results:
+        print("give the folder of the files that `nox -s bench` wrote", file=sys.stderr)
+        return 2
+    print("\n".join([table(results, names), "", *where(results)]))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
