@@ -13,6 +13,8 @@ FEWEST_ROUNDS = 15
 """Rounds below which quartiles say little."""
 COLOURS = ("#1f5fa8", "#b8442c", "#3b7d3b", "#7a4fa0", "#8a6d1d", "#3a8791")
 WIDTH, HEIGHT, MARGIN, PANEL = 760, 320, 56, 310
+MANY_DECADES = 3
+"""From so many on, an axis shows powers of ten alone."""
 
 
 def bench_tables(result: Mapping[str, Any]) -> list[Table]:
@@ -85,12 +87,14 @@ def bench_svg(result: Mapping[str, Any]) -> str:
         f'<text x="{MARGIN}" y="{HEIGHT + 16 * i}" fill="{_colour(i)}">{escape(name)}</text>'
         for i, name in enumerate(times)
     )
-    title = escape(_title(result, sizes[0]))
+    batch, heads, _, width = sizes[0]["shape"]
+    any_size = {"shape": [batch, heads, "n", width], "kv_len": result["request"].get("kv_len") or "n"}
+    title = escape(_title(result, any_size))
     height = HEIGHT + 16 * len(times)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
         f'font-size="12" role="img" aria-label="{title}"><rect width="{WIDTH}" height="{height}" fill="#fff"/>'
-        f'<text x="{MARGIN}" y="18">{title}; lengths vary</text>{"".join(panels)}{legend}</svg>\n'
+        f'<text x="{MARGIN}" y="18">{title}</text>{"".join(panels)}{legend}</svg>\n'
     )
 
 
@@ -103,8 +107,8 @@ def _panel(
 ) -> str:
     """One pair of axes with a line for each rival."""
     x0, x1, y0, y1 = left + MARGIN, left + MARGIN + PANEL - 50, HEIGHT - MARGIN, 50
-    values = [v for line in series.values() for v in line if v is not None and v > 0]
-    low, high = (min(values), max(values)) if values else (1.0, 1.0)
+    ticks = _ticks([v for line in series.values() for v in line if v is not None and v > 0])
+    low, high = ticks[0], ticks[-1]
 
     def across(n: float) -> float:
         return _between(n, lengths[0], lengths[-1], x0, x1)
@@ -113,19 +117,31 @@ def _panel(
         return _between(v, low, high, y0, y1)
 
     parts = [
+        *(f'<path d="M{x0} {up(v):.1f}H{x1}" stroke="#ddd"/>' for v in ticks),
         f'<path d="M{x0} {y1}V{y0}H{x1}" fill="none" stroke="#555"/>',
-        f'<text x="{x0}" y="{y1 - 10}">{title}</text>',
+        f'<text x="{x0}" y="{y1 - 12}">{title}</text>',
         *(f'<text x="{across(n):.1f}" y="{y0 + 16}" text-anchor="middle">{n}</text>' for n in lengths),
-        *(
-            f'<text x="{x0 - 6}" y="{up(v):.1f}" text-anchor="end">{v:.3g}</text>'
-            for v in {low, high}
-            if values
-        ),
+        f'<text x="{(x0 + x1) / 2}" y="{y0 + 34}" text-anchor="middle">queries</text>',
+        *(f'<text x="{x0 - 6}" y="{up(v) + 4:.1f}" text-anchor="end">{_number(v)}</text>' for v in ticks),
     ]
     for i, line in enumerate(series.values()):
         points = [(across(n), up(v)) for n, v in zip(lengths, line, strict=True) if v is not None and v > 0]
         parts.append(_line(points, _colour(i)))
     return "".join(parts)
+
+
+def _ticks(values: Sequence[float]) -> list[float]:
+    """Round numbers around all values, at least two: powers of ten, and between few of them 2 and 5 as well."""
+    low, high = (
+        (math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))) if values else (0, 1)
+    )
+    high = max(high, low + 1)
+    steps = (1, 2, 5) if high - low < MANY_DECADES else (1,)
+    return [step * 10.0**power for power in range(low, high) for step in steps] + [10.0**high]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
 def _line(points: Iterable[tuple[float, float]], colour: str) -> str:
