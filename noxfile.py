@@ -3,12 +3,14 @@
 `nox -s conformance` runs the matrix, `nox -s tests` the project's own tests, `nox -l` lists the rest.
 """
 
+import itertools
 import os
 import sys
 import time
 from pathlib import Path
 
 import nox
+import nox.virtualenv
 
 CI = "CI" in os.environ
 STARTED = time.time()
@@ -53,6 +55,21 @@ nox.options.reuse_existing_virtualenvs = not CI
 nox.options.sessions = ["lint", "types", "conformance", "tests"]
 
 
+CPU_ONLY = ("numpy", "array-api-strict")
+GPU = ["torch>=2.11", "jax[cuda13]>=0.11"]
+"""Where the machine brings its own, `nox --no-venv -s gpu` takes those."""
+COMMAND = ("python", "-m", "conformance")
+"""`mha-conformance`, installed or not."""
+
+
+def install(session: nox.Session, *requirements: str) -> None:
+    """Installs into the session's environment; into that of the machine, under --no-venv, nothing."""
+    if isinstance(session.virtualenv, nox.virtualenv.PassthroughEnv):
+        session.log(f"with --no-venv nothing is installed; it needs {' '.join(requirements)}")
+    else:
+        session.install(*requirements)
+
+
 def group(name: str) -> list[str]:
     """The requirements of a dependency group."""
     return list(nox.project.dependency_groups(PROJECT, name))
@@ -66,17 +83,27 @@ def conformance(session: nox.Session, backend: str) -> None:
     if backend == "torch" and not TORCH:
         message = "torch is tested on Python 3.11, where a small CPU file of the pinned release exists"
         session.error(message) if CI else session.skip(message)
-    session.install(".", *requirements)
+    device = dict(itertools.pairwise(session.posargs)).get("--device", "cpu")
+    if backend in CPU_ONLY and device != "cpu":
+        session.skip(f"{backend} has no device {device}")
+    install(session, ".", *requirements)
     REPORTS.mkdir(exist_ok=True)
     start = time.monotonic()
     for target in targets:
         report = REPORTS / f"{target}.json"
         jobs = ["-j", "2"] if backend == "jax" else []  # compiles every operation anew for every shape
         arguments = [*jobs, *SHORTENED.get(target, []), *session.posargs]
-        session.run("mha-conformance", "run", target, "--report", str(report), *arguments)
+        session.run(*COMMAND, "run", target, "--report", str(report), *arguments)
     session.log(f"{' and '.join(targets)} took {time.monotonic() - start:.0f} s")
     fresh = sorted(str(path) for path in REPORTS.glob("*.json") if path.stat().st_mtime >= STARTED)
-    session.run("mha-conformance", "report", *fresh)
+    session.run(*COMMAND, "report", *fresh)
+
+
+@nox.session
+def gpu(session: nox.Session) -> None:
+    """Torch and JAX on one GPU, in every precision: spec/gpu.md. Extra arguments go to tests/gpu/matrix.py."""
+    install(session, ".", *GPU)
+    session.run("python", "tests/gpu/matrix.py", *session.posargs)
 
 
 @nox.session
@@ -85,6 +112,13 @@ def tests(session: nox.Session) -> None:
     frameworks = [requirement for requirements, _ in BACKENDS.values() for requirement in requirements]
     session.install("-e", ".", *frameworks, *group("test"), *group("browser"))  # trace reads it
     session.run("pytest", *(session.posargs or ["-n", "2"]), env=ONE_THREAD)
+
+
+@nox.session
+def wheel(session: nox.Session) -> None:
+    """Builds what would be published, twice, checks it, and uses it in a new environment away from here."""
+    session.install(*group("build"))
+    session.run("python", "tests/wheel/check.py")
 
 
 @nox.session

@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
-__all__ = ["flash", "math"]
+__all__ = ["efficient", "flash", "math"]
 
 
 class KernelOfTorch:
@@ -88,4 +88,5 @@ class KernelOfTorch:
 
 
 math = KernelOfTorch("torch-sdpa-math", SDPBackend.MATH, "eager")
+efficient = KernelOfTorch("torch-sdpa-efficient", SDPBackend.EFFICIENT_ATTENTION, "fused")  # CUDA only
 flash = KernelOfTorch("torch-sdpa-flash", SDPBackend.FLASH_ATTENTION, "fused")

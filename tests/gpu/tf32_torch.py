@@ -1,0 +1,27 @@
+"""The backend `torch` with TensorFloat-32 switched on and declared: its float32 results may be that coarse."""
+
+import torch
+
+from backends.torch_backend import (
+    multi_head_attention,
+    multi_head_attention_vjp,
+    scaled_dot_product_attention,
+    scaled_dot_product_attention_vjp,
+)
+from mha_core import FEATURES
+
+__all__ = [
+    "multi_head_attention",
+    "multi_head_attention_vjp",
+    "scaled_dot_product_attention",
+    "scaled_dot_product_attention_vjp",
+]
+
+torch.backends.cuda.matmul.allow_tf32 = True
+
+name = "torch-tf32"
+version = torch.__version__
+array_type = "torch"
+dtypes = ("float32",)
+features = FEATURES
+accuracy = "tf32t"  # tensor cores drop the bits that they do not read
