@@ -5,6 +5,7 @@ import json
 import random
 import sys
 import time
+from dataclasses import asdict
 
 import click
 
@@ -13,6 +14,8 @@ from conformance.running.nearest import known
 from conformance.running.target import implementations
 from conformance.soundness.spread import trial
 from conformance.soundness.tell import lines, record
+from conformance.soundness.unobservable import lines as rows
+from conformance.soundness.unobservable import unobservable
 
 FRAMEWORKS = (
     "numpy",
@@ -34,10 +37,22 @@ FEWEST = 4
     "--framework", "names", multiple=True, help="Only this target beside the styles; may be repeated."
 )
 @click.option("--styles-only", is_flag=True, help="No framework at all.")
+@click.option(
+    "--unobservable",
+    "wanted",
+    type=click.IntRange(1),
+    help="Instead: so many new cases for each defect that the bank says nothing can show.",
+)
 @click.option("-j", "processes", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 def main(
-    seed: int | None, count: int, names: tuple[str, ...], styles_only: bool, processes: int, as_json: bool
+    seed: int | None,
+    count: int,
+    names: tuple[str, ...],
+    styles_only: bool,
+    wanted: int | None,
+    processes: int,
+    as_json: bool,
 ) -> None:
     """Runs correct implementations on new random cases; exit 1 if a rule refuses one of them.
 
@@ -54,6 +69,17 @@ def main(
     chosen = () if styles_only else names or tuple(name for name in FRAMEWORKS if name in targets)
     seed = random.SystemRandom().randrange(10**6) if seed is None else seed
     start = time.monotonic()
+    if wanted:
+        found = unobservable(seed, wanted, processes)
+        seconds = time.monotonic() - start
+        told = (
+            [json.dumps([asdict(each) for each in found], indent=1)]
+            if as_json
+            else rows(found, seed, seconds)
+        )
+        for line in told:
+            click.echo(line)
+        sys.exit(1 if any(each.alarms for each in found) else 0)
     outcome = trial(seed, count, chosen, processes)
     seconds = time.monotonic() - start
     if as_json:

@@ -4,12 +4,13 @@ import itertools
 import math
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from conformance.vectors.generate.cases.numerics import signature_sets
-from conformance.vectors.generate.draft import Draft, attend, project
+from conformance.vectors.generate.draft import Draft, attend, gradient, project
 from conformance.vectors.generate.draws import Draws, round_to_bits
 
 OPTIONS = (
@@ -37,7 +38,7 @@ SIGNATURES = 3
 
 
 def drafts(seed: int, count: int) -> Iterator[Draft]:
-    """The signature sets of a seed, then random cases, of which every fourth is a layer."""
+    """The signature sets of a seed, then random cases: every third asks for gradients, every fourth is a layer."""
     yield from signature_sets(f"fresh/{seed}-")
     rng = random.Random(f"soundness/{seed}")
     pairs: list[tuple[str, ...]] = []
@@ -45,21 +46,40 @@ def drafts(seed: int, count: int) -> Iterator[Draft]:
         if not pairs:
             pairs = [(), *itertools.combinations(OPTIONS, 2)]
             rng.shuffle(pairs)
-        yield _random(f"fresh/{seed}-{number}", rng, pairs.pop(), layer=number % 4 == 3)
+        yield draft(f"fresh/{seed}-{number}", rng, pairs.pop(), number % 4 == 3, number % 3 == 2)
 
 
-def _random(name: str, rng: random.Random, options: tuple[str, ...], layer: bool) -> Draft:
+def draft(
+    name: str,
+    rng: random.Random,
+    options: tuple[str, ...],
+    layer: bool,
+    backward: bool,
+    bits: tuple[int, ...] = BITS,
+    kv_lengths: tuple[int, ...] = KV_LENGTHS,
+) -> Draft:
+    """A random case with these options, of the layer or not, of gradients or not."""
+    drawn = _forward(name, rng, options, layer, rng.choice(bits), rng.choice(kv_lengths))
+    if not backward:
+        return drawn
+    kept = {key: value for key, value in drawn.options.items() if not key.startswith("return_")}
+    return gradient(replace(drawn, options=kept), sigma=rng.choice((0.25, 1.0, 8.0)))
+
+
+def _forward(
+    name: str, rng: random.Random, options: tuple[str, ...], layer: bool, bits: int, kv_len: int
+) -> Draft:
     draws = Draws(name)
-    heads = rng.choice((1, 2, 4, 6))
-    q_len, kv_len = rng.choice((1, 2, 5, 9)), rng.choice(KV_LENGTHS)
-    bits, batch = rng.choice(BITS), rng.choice(((), (1,), (2,), (3,), (1, 2)))
+    heads, q_len = rng.choice((1, 2, 4, 6)), rng.choice((1, 2, 5, 9))
+    batch = rng.choice(((), (1,), (2,), (3,), (1, 2)))
     d_k = rng.choice(WIDTHS)
     given: dict[str, Any] = {"d_k": min(d_k, 16) if layer else d_k, "bits": bits}
     full = (*batch, heads, q_len, kv_len)
     if "mask" in options:
         given["mask"] = draws.mask(*full, share=rng.choice((0.3, 0.7, 0.9)))
     if "attn_bias" in options:
-        given["attn_bias"] = draws.gauss(*full, sigma=rng.choice((1.0, 4.0, 20.0)), bits=bits)
+        narrow = [axis if rng.random() < 0.7 else 1 for axis in full]
+        given["attn_bias"] = draws.gauss(*narrow, sigma=rng.choice((1.0, 4.0, 20.0)), bits=bits)
     if "causal" in options:
         given |= {"is_causal": True, "q_offset": rng.choice((0, 1, max(kv_len - q_len, 0)))}
     if "window" in options:

@@ -39,7 +39,7 @@ class Rows:
 
     def raised(self, top: Array) -> Array:
         """Exponentials of what is below the top."""
-        return self.round.store(np.exp(self.round.store(self.logits - top)))
+        return self.round.store(self.round.function("exp", self.round.store(self.logits - top)))
 
     def total(self, raised: Array, top: Array) -> Array:
         """The denominator, 1 for an empty row."""
@@ -49,12 +49,12 @@ class Rows:
             ones = np.ones((*raised.shape[:-2], raised.shape[-1], 1), self.round.wide)
             summed = self.round.product(order, raised, ones)
         if self.sink is not None:
-            summed = summed + self.round.store(np.exp(self.round.store(self.sink - top)))
+            summed = summed + self.round.store(self.round.function("exp", self.round.store(self.sink - top)))
         return np.where(self.some, summed, self.round.wide(1))
 
     def lse(self, top: Array, total: Array) -> Array:
         """The log of the denominator; -inf for an empty row. [..., H, q_len]."""
-        return np.where(self.some, top + np.log(total), self.round.wide(-np.inf))[..., 0]
+        return np.where(self.some, top + self.round.function("log", total), self.round.wide(-np.inf))[..., 0]
 
     def averaged(self, weights: Array) -> Array:
         """The values by weights that are rounded once."""
@@ -74,8 +74,10 @@ def base_two(r: Rows) -> Result:
     """With exp2 and logits times log2(e)."""
     top, log2_e = r.top, r.round.wide(LOG2_E)
     if r.round.style.eager:
-        return _normalised(r, r.round.store(np.exp2(r.round.store(r.logits - top) * log2_e)), top)
-    return _normalised(r, np.exp2(r.logits * log2_e - top * log2_e), top)
+        return _normalised(
+            r, r.round.store(r.round.function("exp2", r.round.store(r.logits - top) * log2_e)), top
+        )
+    return _normalised(r, r.round.function("exp2", r.logits * log2_e - top * log2_e), top)
 
 
 def below_a_bound(r: Rows) -> Result:
@@ -115,18 +117,18 @@ def online(r: Rows) -> Result:
     for begin in range(0, r.logits.shape[-1], r.round.style.block):
         part = slice(begin, begin + r.round.style.block)
         rise = np.maximum(top, r.logits[..., part].max(axis=-1, keepdims=True))
-        factor, base = _step(top, rise)
-        raised = np.exp(r.logits[..., part] - base)
+        factor, base = _step(r, top, rise)
+        raised = r.round.function("exp", r.logits[..., part] - base)
         total = total * factor + raised.sum(axis=-1, keepdims=True)
         heads = heads * factor + r.round.narrow(raised) @ r.value[..., part, :]
         top = rise
     if r.sink is not None:
         rise = np.maximum(top, r.sink)
-        factor, base = _step(top, rise)
-        total, heads, top = total * factor + np.exp(r.sink - base), heads * factor, rise
+        factor, base = _step(r, top, rise)
+        total, heads, top = total * factor + r.round.function("exp", r.sink - base), heads * factor, rise
     top = np.where(np.isneginf(top), 0, top).astype(r.round.wide)
     total = np.where(r.some, total, r.round.wide(1))
-    return heads / total, _share(r, np.exp(r.logits - top), total), r.lse(top, total)
+    return heads / total, _share(r, r.round.function("exp", r.logits - top), total), r.lse(top, total)
 
 
 def split(r: Rows) -> Result:
@@ -136,20 +138,20 @@ def split(r: Rows) -> Result:
         part = slice(begin, begin + r.round.style.block)
         top = r.logits[..., part].max(axis=-1, keepdims=True)
         top = np.where(np.isneginf(top), 0, top).astype(r.round.wide)
-        raised = np.exp(r.logits[..., part] - top)
+        raised = r.round.function("exp", r.logits[..., part] - top)
         total = raised.sum(axis=-1, keepdims=True)
         parts.append(r.round.narrow(raised) @ r.value[..., part, :] / np.where(total > 0, total, 1))
-        logs.append(np.where(total > 0, top + np.log(total), r.round.wide(-np.inf)))
+        logs.append(np.where(total > 0, top + r.round.function("log", total), r.round.wide(-np.inf)))
     if not parts:
         return plain(r)
     if r.sink is not None:
         logs.append(np.broadcast_to(r.sink, r.top.shape))
         parts.append(np.zeros_like(parts[0]))
     top = r.top
-    shares = np.exp(np.stack(logs) - top)
+    shares = r.round.function("exp", np.stack(logs) - top)
     total = np.where(r.some, shares.sum(axis=0), r.round.wide(1))
     heads = (np.stack(parts) * (shares / total)).sum(axis=0)
-    return heads, _share(r, np.exp(r.logits - top), total), r.lse(top, total)
+    return heads, _share(r, r.round.function("exp", r.logits - top), total), r.lse(top, total)
 
 
 SOFTMAXES: Mapping[str, Callable[[Rows], Result]] = {
@@ -179,7 +181,7 @@ def _share(r: Rows, raised: Array, total: Array) -> Array:
     return np.where(r.visible, raised / total, r.round.wide(0))
 
 
-def _step(top: Array, rise: Array) -> tuple[Array, Array]:
+def _step(r: Rows, top: Array, rise: Array) -> tuple[Array, Array]:
     """What is kept of the sum so far, and what the new exponentials are taken below."""
     base = np.where(np.isneginf(rise), 0, rise).astype(top.dtype)
-    return np.where(np.isneginf(top), 0, np.exp(top - base)).astype(top.dtype), base
+    return np.where(np.isneginf(top), 0, r.round.function("exp", top - base)).astype(top.dtype), base

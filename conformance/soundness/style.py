@@ -1,11 +1,12 @@
 """One correct way to compute attention, as a record."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from conformance.defects.call import Call
+from conformance.soundness.elementary import Off, elementary
 from conformance.soundness.sums import PRODUCTS, Product, fewer_bits
 from conformance.vectors.case import Array
 
@@ -24,6 +25,10 @@ class Style:
     block: int = 7  # keys at a time, where the softmax goes in blocks
     operand: tuple[int, bool] | None = None  # bits of a float32 matmul operand, and whether it is truncated
     float64: bool = False  # everything in float64, whatever the call's dtype
+    off: Off = ""  # how far exp, log and tanh are off
+    delta: Literal["products", "output"] = "products"  # what Delta is made of, in a gradient
+    again: bool = False  # the weights of a gradient are computed once more from the lse
+    apart: bool = False  # P dP - P Delta in place of P (dP - Delta)
 
     @property
     def eager(self) -> bool:
@@ -55,6 +60,10 @@ class Roundings:
         """An operand of a matrix product."""
         cut = self.style.operand
         return x if cut is None or self.call.dtype != np.float32 else fewer_bits(x, *cut)
+
+    def function(self, name: str, x: Any) -> Any:
+        """exp, exp2, log or tanh."""
+        return elementary(name, x, self.style.off)
 
     def product(self, order: str, a: Array, b: Array) -> Array:
         """A matrix product in one order of summation."""

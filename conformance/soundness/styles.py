@@ -8,6 +8,7 @@ import numpy as np
 from conformance.defects.call import Call
 from conformance.defects.reference import REFERENCE, Implementation, Steps
 from conformance.defects.visibility import visibility
+from conformance.soundness.backward import gradients
 from conformance.soundness.softmaxes import LARGEST_BOUND, SOFTMAXES, Rows
 from conformance.soundness.style import Roundings, Style
 from conformance.vectors.case import Array
@@ -41,7 +42,59 @@ STYLES = (
     Style("TF32 truncated", "tf32t", operand=(11, True)),
     Style("bfloat16 operands", "bf16x1", operand=(8, False), scaled="query"),
     Style("bfloat16 operands, query and key scaled", "bf16x1", operand=(8, False), scaled="both"),
+    Style("functions off at random", "fused", off="at random"),
+    Style("functions off in waves", "fused", off="in waves"),
+    Style("functions off, online", "fused", softmax="online", off="at random"),
+    Style("functions off, exp2, divided afterwards", "fused", softmax="base two", off="in waves"),
+    Style("all stored, functions off", "eager", off="at random"),
 )
+"""Of the forward operations."""
+
+BACKWARD_STYLES = (
+    Style("weights kept", "fused"),
+    Style("weights from the lse", "fused", again=True),
+    Style("weights from the lse, Delta from the output", "fused", again=True, delta="output"),
+    *(
+        Style(
+            f"in blocks of {n}, as FlashAttention",
+            "fused",
+            softmax="online",
+            block=n,
+            again=True,
+            delta="output",
+        )
+        for n in (3, 64)
+    ),
+    Style("sequential sums", "fused", logits="sequential", average="sequential"),
+    Style(
+        "reverse sums, Delta from the output", "fused", logits="reverse", average="reverse", delta="output"
+    ),
+    Style("compensated sums", "fused", logits="compensated", average="compensated"),
+    Style("fused multiply-add", "fused", logits="fused", average="fused", again=True),
+    Style("query scaled first", "fused", scaled="query"),
+    Style("query and key scaled", "fused", scaled="both", delta="output"),
+    Style("exp2", "fused", softmax="base two"),
+    Style("products apart", "fused", apart=True),
+    Style("float64 inside", "fused", float64=True),
+    Style("functions off at random", "fused", off="at random", again=True),
+    Style("functions off in waves", "fused", off="in waves"),
+    Style("all stored", "eager"),
+    Style("all stored, Delta from the output", "eager", delta="output"),
+    Style("all stored, products apart", "eager", apart=True),
+    Style("all stored, query scaled first, loops", "eager", scaled="query", average="sequential"),
+    Style("all stored, query and key scaled", "eager", scaled="both"),
+    Style("all stored, functions off", "eager", off="at random"),
+    Style("TF32", "tf32", operand=(11, False)),
+    Style("TF32, Delta from the output", "tf32", operand=(11, False), scaled="query", delta="output"),
+    Style("TF32 truncated", "tf32t", operand=(11, True)),
+    Style(
+        "TF32 truncated, Delta from the output", "tf32t", operand=(11, True), scaled="query", delta="output"
+    ),
+    Style("bfloat16 operands", "bf16x1", operand=(8, False), scaled="query"),
+    Style("bfloat16 operands, query and key scaled", "bf16x1", operand=(8, False), scaled="both"),
+    Style("bfloat16 operands, Delta from the output", "bf16x1", operand=(8, False), delta="output"),
+)
+"""Of the gradients."""
 
 
 def implementation(style: Style) -> Implementation:
@@ -53,6 +106,7 @@ def implementation(style: Style) -> Implementation:
         project_value=lambda c: _projected(Roundings(style, c), c.value, c.w_v, c.b_v),
         attend=lambda s, c, q, k, v: _attended(s, Roundings(style, c), q, k, v),
         merge=lambda c, heads: _merged(Roundings(style, c), heads),
+        compute_gradients=lambda s, c: _gradients(s, Roundings(style, c)),
     )
     return Implementation(steps, style.name)
 
@@ -68,39 +122,58 @@ def _projected(r: Roundings, x: Array, w: Any, b: Any) -> Array:
     return heads if b is None else r.store(heads + b.astype(r.wide)[:, None, :])
 
 
-def _logits(r: Roundings, scale: float, query: Array, key: Array) -> Array:
-    """Scale, softcap and bias, each stored where everything is. [..., H, q_len, kv_len]."""
-    c, wide = r.call, r.wide
+def _scaled(r: Roundings, scale: float, query: Array, key: Array) -> Array:
+    """The scaled products, stored where everything is. [..., H, q_len, kv_len]."""
+    wide = r.wide
     key = np.swapaxes(key, -1, -2)
     if r.style.scaled == "product":
-        x = r.store(r.store(r.product(r.style.logits, query, key)) * wide(scale))
-    elif r.style.scaled == "query":
-        x = r.store(r.product(r.style.logits, r.store(query * wide(scale)), key))
-    else:
-        root = wide(np.sqrt(abs(scale)))
-        query, key = r.store(query * (root * wide(np.sign(scale)))), r.store(key * root)
-        x = r.store(r.product(r.style.logits, query, key))
-    if c.softcap is not None:
-        cap = wide(c.softcap)
-        x = r.store(cap * r.store(np.tanh(r.store(x / cap))))
-    return x if c.attn_bias is None else r.store(x + r.store(c.attn_bias.astype(wide)))
+        return r.store(r.store(r.product(r.style.logits, query, key)) * wide(scale))
+    if r.style.scaled == "query":
+        return r.store(r.product(r.style.logits, r.store(query * wide(scale)), key))
+    root = wide(np.sqrt(abs(scale)))
+    query, key = r.store(query * (root * wide(np.sign(scale)))), r.store(key * root)
+    return r.store(r.product(r.style.logits, query, key))
 
 
-def _attended(s: Steps, r: Roundings, query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
+def _rows(s: Steps, r: Roundings, query: Array, key: Array, value: Array) -> tuple[Rows, Any]:
+    """The logits with what the softmax needs, and the tanh of the softcap, None without one."""
     c, wide = r.call, r.wide
     query, key, value = (x.astype(wide) for x in (query, key, value))
     scale = s.scale(c)
     visible = visibility(s, c)
+    logits, steep = _scaled(r, scale, query, key), None
+    if c.softcap is not None:
+        steep = r.store(r.function("tanh", r.store(logits / wide(c.softcap))))
+        logits = r.store(wide(c.softcap) * steep)
+    if c.attn_bias is not None:
+        logits = r.store(logits + r.store(c.attn_bias.astype(wide)))
     rows = Rows(
         round=r,
-        logits=np.where(visible, _logits(r, scale, query, key), wide(-np.inf)),
+        logits=np.where(visible, logits, wide(-np.inf)),
         visible=visible,
         value=value,
         sink=None if c.sinks is None else c.sinks.astype(wide)[:, None, None],
         bound=_bound(c, scale, query, key),
     )
+    return rows, steep
+
+
+def _attended(s: Steps, r: Roundings, query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
+    rows, _ = _rows(s, r, query, key, value)
     heads, weights, lse = SOFTMAXES[r.style.softmax](rows)
-    return r.store(np.where(rows.some, heads, wide(0))), weights, lse
+    return r.store(np.where(rows.some, heads, r.wide(0))), weights, lse
+
+
+def _gradients(s: Steps, r: Roundings) -> dict[str, Array]:
+    c = r.call
+    for check in s.checks:
+        check(c)
+    query = s.project_query(c)
+    key, value = (s.repeat(c, x) for x in s.join(c, s.project_key(c), s.project_value(c)))
+    rows, steep = _rows(s, r, query, key, value)
+    found = gradients(rows, SOFTMAXES[r.style.softmax](rows), query, key, s.scale(c), steep)
+    finished: dict[str, Array] = s.finish_gradients(c, found)
+    return finished
 
 
 def _bound(c: Call, scale: float, query: Array, key: Array) -> Array | None:

@@ -5,24 +5,24 @@ from typing import Any
 
 from conformance.names import DTYPES, POLICIES
 from conformance.soundness.fixed import RULES
-from conformance.soundness.trial import RATIOS, Outcome
+from conformance.soundness.trial import KINDS, RATIOS, Outcome
 
 
 def lines(outcome: Outcome, seed: int, count: int, seconds: float) -> Iterator[str]:
     """Two tables, the alarms, and a line that sums up."""
     keys = _keys(outcome)
-    yield f"{'dtype':9} {'policy':7} {'runs':>6} {'elements':>9} {'alarms':>6}  " + " ".join(
+    yield f"{'of':8} {'dtype':9} {'policy':7} {'runs':>6} {'elements':>9} {'alarms':>6}  " + " ".join(
         f"{name:>13}" for name in RATIOS
     )
-    for dtype, policy in keys:
-        t = outcome.tallies[dtype, policy]
+    for kind, dtype, policy in keys:
+        t = outcome.tallies[kind, dtype, policy]
         cells = " ".join(f"{t.largest[name]:13.2f}" if name in t.largest else f"{'-':>13}" for name in RATIOS)
-        yield f"{dtype:9} {policy:7} {t.runs:6} {t.elements:9} {t.alarms:6}  {cells}"
+        yield f"{kind:8} {dtype:9} {policy:7} {t.runs:6} {t.elements:9} {t.alarms:6}  {cells}"
     yield ""
     yield "False alarms of other rules on the same runs"
     yield f"{'dtype':9} {'runs':>6}  " + " ".join(f"{name:>14}" for name in RULES)
     for dtype in DTYPES:
-        parts = [outcome.tallies[key] for key in keys if key[0] == dtype and key[1] in ("eager", "fused")]
+        parts = [outcome.tallies[key] for key in keys if key[1] == dtype and key[2] in ("eager", "fused")]
         counts = " ".join(f"{sum(t.fixed[name] for t in parts):14}" for name in RULES)
         yield f"{dtype:9} {sum(t.runs for t in parts):6}  {counts}"
     yield ""
@@ -48,6 +48,7 @@ def record(outcome: Outcome, seed: int, count: int, seconds: float) -> dict[str,
         "alarms": outcome.alarms,
         "rows": [
             {
+                "of": kind,
                 "dtype": dtype,
                 "policy": policy,
                 "runs": tally.runs,
@@ -56,11 +57,14 @@ def record(outcome: Outcome, seed: int, count: int, seconds: float) -> dict[str,
                 "largest": tally.largest,
                 "false alarms of other rules": tally.fixed,
             }
-            for dtype, policy in _keys(outcome)
-            for tally in [outcome.tallies[dtype, policy]]
+            for kind, dtype, policy in _keys(outcome)
+            for tally in [outcome.tallies[kind, dtype, policy]]
         ],
     }
 
 
-def _keys(outcome: Outcome) -> list[tuple[str, str]]:
-    return sorted(outcome.tallies, key=lambda key: (DTYPES.index(key[0]), POLICIES.index(key[1])))
+def _keys(outcome: Outcome) -> list[tuple[str, str, str]]:
+    orders = (KINDS, DTYPES, POLICIES)
+    return sorted(
+        outcome.tallies, key=lambda key: tuple(o.index(k) for o, k in zip(orders, key, strict=True))
+    )

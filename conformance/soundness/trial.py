@@ -12,18 +12,20 @@ from conformance.names import REDUCED_POLICIES
 from conformance.running.call import call
 from conformance.running.target import Target, adopt, load
 from conformance.soundness.fixed import RULES, refused
-from conformance.soundness.styles import STYLES, implementation
+from conformance.soundness.styles import BACKWARD_STYLES, STYLES, implementation
 from conformance.vectors.case import Array, Case
 
 RATIOS = ("err / allowed", "err / W", "err / s", "RMS", "RMS / limit", "gain", "scale")
 """What is kept the largest of; the last two are |delta| / limit of rule 3."""
+KINDS = ("output", "gradient")
+"""What a case asks for."""
 NAIVE = "all stored"
 """The style that FlashAttention's rule compares with."""
 
 
 @dataclass
 class Tally:
-    """What was seen at one dtype under one policy."""
+    """What was seen of outputs or of gradients at one dtype under one policy."""
 
     runs: int = 0
     elements: int = 0
@@ -45,7 +47,7 @@ class Tally:
 class Outcome:
     """What came of a number of runs."""
 
-    tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)  # (dtype, policy)
+    tallies: dict[tuple[str, str, str], Tally] = field(default_factory=dict)  # (KINDS, dtype, policy)
     runs_of: dict[str, int] = field(default_factory=dict)  # implementation -> runs
     alarms: list[str] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)  # framework -> why it did not take part
@@ -61,9 +63,10 @@ class Outcome:
 
 
 def styles_on(case: Case) -> Outcome:
-    """Every style on one case."""
+    """Every style of what one case asks for."""
     outcome = Outcome()
-    targets = [(adopt(implementation(style), style.name), style.policy) for style in STYLES]
+    styles = BACKWARD_STYLES if case.gradients else STYLES
+    targets = [(adopt(implementation(style), style.name), style.policy) for style in styles]
     _tried(outcome, targets, [case])
     return outcome
 
@@ -115,7 +118,7 @@ def _answer(
 
 
 def _noted(outcome: Outcome, name: str, case: Case, dtype: str, policy: str, got: Any, plain: Any) -> None:
-    tally = outcome.tallies.setdefault((dtype, policy), Tally())
+    tally = outcome.tallies.setdefault((KINDS[case.gradients], dtype, policy), Tally())
     tally.runs += 1
     outcome.runs_of[name] = outcome.runs_of.get(name, 0) + 1
     message = got if isinstance(got, str) else judge(case, dtype, policy, got).message

@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.defects.bank.ways import after
 from conformance.defects.call import Call
-from conformance.defects.defect import Change, Defect, at
+from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
 from conformance.defects.reference import Steps
 
@@ -236,7 +236,6 @@ DEFECTS = (
         ("GRAD-3",),
         _leak(1e-9),
         features=("mask",),
-        unobservable=at("float16", "1e-9 times the gradient of the output is zero in float16"),
     ),
     Defect(
         "grad-leak-logits",

@@ -9,6 +9,8 @@ from conformance.vectors.generate.problem import Array, Bools
 
 SUM_RMS = 0.4
 """RMS error of an n-term sum over u sqrt(n) |sum|, measured."""
+FINEST = 2.0**-40
+"""Logits that are closer count as equal even in float64, whose own roundings lie between."""
 
 
 def sum_variance(unit: float, count: Array | int, squares: Array, total: Array) -> Array:
@@ -40,16 +42,26 @@ class Ties:
         return np.maximum(alone, together)
 
 
-def ties(raw: Array, bias: Array, visible: Bools) -> Ties:
-    """Groups equal pairs of raw logit and bias, row by row. All three are [rows, kv_len]."""
-    group = np.zeros(raw.shape, dtype=np.intp)
-    coherence = np.ones((raw.shape[0], 1))
+def ties(logits: Array, visible: Bools, unit: float) -> Ties:
+    """Groups the keys of each row whose weights are too close for a rounding of one unit to tell them apart.
+
+    logits and visible are [rows, kv_len]. A group spans a quarter of the unit (spec/numerics.md).
+    """
+    width = max(unit / 4, FINEST)
+    group = np.zeros(logits.shape, dtype=np.intp)
+    coherence = np.ones((logits.shape[0], 1))
     found = False
-    for i in range(raw.shape[0]):
-        _, inverse = np.unique(raw[i] + 1j * bias[i], return_inverse=True)
-        group[i] = inverse
-        sizes = np.bincount(inverse[visible[i]])
-        if sizes.size and sizes.max() > 1:
+    for i, seen in enumerate(visible):
+        keys = np.flatnonzero(seen)
+        keys = keys[np.argsort(logits[i, keys], kind="stable")]
+        ordered = logits[i, keys]
+        behind = np.searchsorted(ordered, ordered + width, side="right").tolist()
+        start, count = 0, 0
+        while start < len(keys):
+            group[i, keys[start : behind[start]]] = count
+            start, count = behind[start], count + 1
+        if 0 < count < len(keys):
             found = True
+            sizes = np.bincount(group[i, keys])
             coherence[i] = (sizes**2).sum() / sizes.sum()
     return Ties(group, found, coherence)

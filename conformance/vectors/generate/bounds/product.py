@@ -50,11 +50,11 @@ def head_of(policy: Policy, softmax: Softmax, value: Operand, projection: Array 
     variance: Array = (
         moved
         + (common + (2 * u_a) ** 2 + 2 * u_l**2 / 3 + (operands * policy.drift) ** 2) * average**2
-        + u_s**2 / 3 * softmax.ties.spread(p[:, :, None] * u[None])
+        + (u_s**2 + policy.operand**2) / 3 * softmax.alike.spread(p[:, :, None] * u[None])
         + (p**2 @ value.variance) @ square_w
         + (
             sum_variance(u_a, n * softmax.ties.coherence, products, z)
-            + operands * policy.operand**2 / 3 * products
+            + value.rounded * policy.operand**2 / 3 * products
         )
         @ square_w
     )

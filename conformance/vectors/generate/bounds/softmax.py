@@ -37,7 +37,8 @@ class Softmax:
     scale: float
     top: Array  # [rows, 1]
     lse: Array  # [rows, 1], zero for an empty row
-    ties: Ties
+    ties: Ties  # keys whose logits round alike
+    alike: Ties  # keys whose weights round alike
 
     @property
     def growth(self) -> Array:
@@ -131,7 +132,8 @@ def softmax_of(
         scale=c,
         top=top,
         lse=lse,
-        ties=ties(scaled, finite(problem.bias[b, h]), visible),
+        ties=ties(logits, visible, max(u_a, u_l)),
+        alike=ties(logits, visible, max(policy.storage, policy.operand)),
     )
 
 

@@ -541,6 +541,10 @@ def _numbers() -> Iterator[Draft]:
         "GRAD-1",
         grad_output=draws.gauss(2, 3, 5, 4, sigma=128.0),
     )
+    hidden = np.ones((5, 7), dtype=bool)
+    hidden[:, 2] = False
+    note = "A key that no query sees, and a cotangent so large that a weight of 1e-9 shows in float16 too."
+    yield gradient(attend("gradient/large-cotangent-mask", note, "GRAD-3", mask=hidden), sigma=128.0)
     yield _gradient(
         "small-cotangent",
         "A cotangent in the hundredths.",

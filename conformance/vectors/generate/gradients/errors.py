@@ -64,7 +64,8 @@ def head_errors(
     slope, slope_error = softmax.slope, _slope_error(problem, softmax, policy)
     steps = 4 if problem.softcap is not None else 2  # multiplied by the scale, and by the slope and the cap
     rounded = (2 * u_a + steps * u_l) * gradient * slope + gradient * slope_error
-    rounded = rounded + (eta * policy.eager * (1 + c)) * seen
+    # a gradient that is stored after the scale loses 1 / c of what it then is
+    rounded = rounded + eta * (1 + policy.eager) * max(1.0, 1 / c if c else 1.0) * seen
     steepest = np.minimum(slope + slope_error, 1.0)
     scores = error.total * steepest + rounded
     size = gradient * slope
@@ -155,9 +156,9 @@ def _slope_error(problem: Problem, softmax: Softmax, policy: Policy) -> Array:
         return np.zeros_like(softmax.slope)
     steep = np.sqrt(np.maximum(1 - softmax.slope, 0.0))  # |tanh|
     enters = softmax.entering / problem.softcap
-    # a tanh that is 4.5 u off, as that of XLA is near 1, moves its square by 9 u
+    # a tanh that is 5 u off moves its square by 10 u, which is rounded itself
     moved = 2 * steep * softmax.slope * enters + 2 * enters**2
-    own = 10 * policy.accumulation + 3 * policy.stored_logits
+    own = 11 * policy.accumulation + 3 * policy.stored_logits
     return np.where(softmax.visible, np.minimum(moved + own, 1.0), 0.0)
 
 

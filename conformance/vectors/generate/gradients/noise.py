@@ -17,6 +17,14 @@ KINDS = ("storage", "eager", "accumulation", "operand", "drift")
 """Sites that are rounded to the dtype always, or where eager; float32 arithmetic; matmul operands, and their drift."""
 
 
+@dataclass(frozen=True)
+class Alike:
+    """Which weights of a row round alike: their errors are one, and those of their sums grow faster."""
+
+    group: npt.NDArray[np.intp]  # [B, H, rows, kv_len]
+    coherence: Array  # [B, H, rows, 1]
+
+
 @dataclass
 class Noise:
     """One kind of rounding at work; the methods are the sites. Arrays have the draws as their first axis."""
@@ -58,30 +66,41 @@ class Noise:
         """An absolute error of float32 arithmetic; `by` may be one for a whole row."""
         return x + by * self._uniform(self._shape(by)) if self.kind == "accumulation" else x
 
-    def total(self, x: Array, axes: tuple[int, ...]) -> Array:
-        """A sum over axes, which are counted without the draws."""
+    def total(self, x: Array, axes: tuple[int, ...], coherence: Array | float = 1.0) -> Array:
+        """A sum over axes, which are counted without the draws; coherence has the shape of the sum."""
         places = tuple(axis + 1 for axis in axes)
         result: Array = x.sum(axis=places)
         if self.kind != "accumulation":
             return result
         count = float(np.prod([x.shape[axis] for axis in places]))
         squares = (x[0] ** 2).sum(axis=axes)[None]
-        return result + self._of_sum(count, squares, result) * self._uniform(self._shape(result))
+        return result + self._of_sum(count * coherence, squares, result) * self._uniform(self._shape(result))
 
-    def product(self, x: Array, y: Array, exact: tuple[bool, bool] = (False, False)) -> Array:
-        """A matrix product; `exact` says which operands any format holds."""
+    def product(
+        self, x: Array, y: Array, exact: tuple[bool, bool] = (False, False), alike: Alike | None = None
+    ) -> Array:
+        """A matrix product; `exact` says which operands any format holds, `alike` which numbers of x round alike."""
         if self.kind == "operand":
-            x, y = (z if fixed else self._relative(z, 1.0) for z, fixed in zip((x, y), exact, strict=True))
+            x, y = (
+                z if fixed else z * (1.0 + self._shared(z, same))
+                for z, fixed, same in zip((x, y), exact, (alike, None), strict=True)
+            )
         if self.kind == "drift":
             x, y = (z if fixed else z * (1.0 + STEP) for z, fixed in zip((x, y), exact, strict=True))
         result = x @ y
         if self.kind != "accumulation":
             return result
         squares = (x[0] ** 2 @ y[0] ** 2)[None]
-        return result + self._of_sum(x.shape[-1], squares, result) * self._uniform(self._shape(result))
+        count = x.shape[-1] * (1.0 if alike is None else alike.coherence)
+        return result + self._of_sum(count, squares, result) * self._uniform(self._shape(result))
+
+    def _shared(self, x: Array, alike: Alike | None) -> Array:
+        """One number for each element, or for each group of a row."""
+        own = self._uniform(self._shape(x))
+        return own if alike is None else np.take_along_axis(own, alike.group[None], axis=-1)
 
     @staticmethod
-    def _of_sum(count: float, squares: Array, total: Array) -> Array:
+    def _of_sum(count: Array | float, squares: Array, total: Array) -> Array:
         """The largest error of a uniform one with the RMS of an n-term sum (spec/numerics.md)."""
         return SUM_RMS * np.sqrt(3.0 * count * (squares + total**2))
 

@@ -1,28 +1,35 @@
 """Forward and backward once more in float64, with a rounding drawn at every site that a policy may round."""
 
+import math
+
 import numpy as np
 
 from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.gradients.noise import Noise
+from conformance.vectors.generate.gradients.noise import Alike, Noise
 from conformance.vectors.generate.problem import Array, Bools, Problem, finite
+from conformance.vectors.generate.sums import ties
 
 _T = (-1, -2)
 
 
 def simulate(
-    problem: Problem, a: Approximation, noise: Noise, bias_shape: tuple[int, ...]
+    problem: Problem, a: Approximation, noise: Noise, bias_shape: tuple[int, ...], from_output: bool
 ) -> dict[str, Array]:
-    """Every gradient by argument name, [draws, ...]; batch axes flattened as in problem.inputs."""
+    """Every gradient by argument name, [draws, ...]; batch axes flattened as in problem.inputs.
+
+    Delta is made of the stored output, or else of the products of weights and their gradients.
+    """
     given = {name: finite(x)[None] for name, x in problem.inputs.items()}
     exact = {name: noise.holds(x[0]) for name, x in given.items()}
     query, key, value = (_heads(problem, noise, given, exact, name) for name in ("query", "key", "value"))
-    held = [not problem.layer and exact[name] for name in ("query", "key", "value")]
-    weights, sink, slope = _softmax(problem, a, noise, query, key, (held[0], held[1]))
+    held = not problem.layer and exact["value"]  # query and key are not exact once one of them is scaled
+    alike = _alike(problem, a, 2.0**-noise.operand_bits if noise.kind == "operand" else 2.0**-24)
+    weights, sink, slope = _softmax(problem, a, noise, query, key, alike)
     # the logits of the stored output and those of the gradients may come from two passes
     again = weights
     if noise.kind in ("accumulation", "operand"):
-        again = _softmax(problem, a, noise, query, key, (held[0], held[1]))[0]
-    output = noise.product(noise.store(again), value, (False, held[2]))
+        again = _softmax(problem, a, noise, query, key, alike)[0]
+    output = noise.product(noise.store(again), value, (False, held), alike)
     stored = noise.store(output)
 
     cotangent = given["grad_output"]
@@ -31,23 +38,25 @@ def simulate(
         w_o = given["w_o"].swapaxes(*_T)[:, None]
         head = noise.store(noise.product(cotangent[:, :, None], w_o, (exact["grad_output"], exact["w_o"])))
         held_head = False
-    products = noise.eager(noise.product(head, value.swapaxes(*_T), (held_head, held[2])))
+    products = noise.eager(noise.product(head, value.swapaxes(*_T), (held_head, held)))
     products = np.where(problem.visible, products, 0.0)
-    terms = noise.eager(weights * products)
-    delta = noise.eager(noise.total(terms, (3,)))
-    # what storing the output, or another pass over the logits, does to Delta where it is made of the output
-    unstored = weights @ value
-    through = head * stored
-    delta = (delta + noise.total(through, (3,)) - (head * unstored).sum(axis=-1))[..., None]
+    if from_output:
+        delta = noise.total(head * stored, (3,))[..., None]
+    else:
+        delta = noise.eager(noise.total(noise.eager(weights * products), (3,), alike.coherence[..., 0]))[
+            ..., None
+        ]
     d_logits = noise.eager(noise.eager(weights * noise.eager(products - delta)))
+    for apart in (weights * products, weights * delta):  # each stored before their difference
+        d_logits = d_logits + noise.eager(apart) - apart
     d_logits = noise.shift(d_logits, np.abs(weights * products) + np.abs(weights * delta))
     d_logits = noise.store(d_logits)
     d_scores = d_logits if problem.softcap is None else noise.eager(noise.eager(d_logits * slope))
     d_scores = noise.eager(noise.compute(d_scores * problem.multiplier, 2.0))
 
     new = slice(problem.kv_len - problem.inputs["key"].shape[-2], None)
-    d_query = noise.store(noise.eager(noise.product(d_scores, key, (False, held[1]))))
-    d_key = noise.eager(noise.product(d_scores.swapaxes(*_T), query, (False, held[0])))
+    d_query = noise.store(noise.eager(noise.product(d_scores, key)))
+    d_key = noise.eager(noise.product(d_scores.swapaxes(*_T), query))
     d_value = noise.eager(noise.product(noise.store(weights).swapaxes(*_T), head, (False, held_head)))
     d_key, d_value = (noise.store(_grouped(problem, x))[:, :, :, new] for x in (d_key, d_value))
     found = {"query": d_query, "key": d_key, "value": d_value}
@@ -83,12 +92,21 @@ def _heads(
     return x if name == "query" else np.repeat(x, problem.group, axis=2)
 
 
+def _alike(problem: Problem, a: Approximation, unit: float) -> Alike:
+    """The weights of each row that one rounding of a unit cannot tell apart."""
+    shape = problem.visible.shape
+    visible = problem.visible & np.isfinite(a.logits)
+    flat = (math.prod(shape[:-1]), shape[-1])
+    found = ties(np.where(visible, a.logits, 0.0).reshape(flat), visible.reshape(flat), unit)
+    return Alike(found.group.reshape(shape), found.coherence.reshape(*shape[:-1], 1))
+
+
 def _softmax(
-    problem: Problem, a: Approximation, noise: Noise, query: Array, key: Array, held: tuple[bool, bool]
+    problem: Problem, a: Approximation, noise: Noise, query: Array, key: Array, alike: Alike
 ) -> tuple[Array, Array, Array]:
     """Weights, the sink's weight [draws, B, H, rows] and 1 - tanh^2, with the roundings of the logits."""
     query, key = noise.eager(query), noise.eager(key)  # where both are scaled first
-    scaled = noise.eager(noise.product(query, key.swapaxes(*_T), held) * problem.multiplier)
+    scaled = noise.eager(noise.product(query, key.swapaxes(*_T)) * problem.multiplier)
     scaled = noise.eager(noise.compute(scaled))
     logits, slope = scaled, np.ones((1, 1, 1, 1, 1))
     if problem.softcap is not None:
@@ -102,7 +120,7 @@ def _softmax(
     fall = noise.shift(logits - top, np.sqrt(logits**2 + (logits - top) ** 2))
     fall = np.where(problem.visible, noise.eager(fall), -np.inf)
     raised = noise.eager(noise.compute(np.exp(fall), 2.0))
-    total = noise.total(raised, (3,))[..., None]
+    total = noise.total(raised, (3,), alike.coherence[..., 0])[..., None]
     sink = np.zeros((1, 1, 1, 1))
     if a.sinks is not None:
         depth = a.sinks[:, None, None] - top
