@@ -67,7 +67,7 @@ def unobservable(seed: int, wanted: int, processes: int) -> list[Unseen]:
             numbers = iter(range(MOST * wanted))
             meant = [found[d.id, dtype] for d, dtype in excused() if of_gradients(d) == backward]
             while (least := min(meant, key=lambda unseen: unseen.cases)).cases < wanted:
-                batch = [(seed, number, backward) for number in islice(numbers, 8 * processes)]
+                batch = [(seed, number, backward) for number in islice(numbers, 4 * processes)]
                 if not batch:
                     raise RuntimeError(
                         f"{least.defect} at {least.dtype} could act in {least.cases} cases only"
