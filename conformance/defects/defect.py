@@ -28,6 +28,14 @@ class Defect:
     change: Change | Callable[[], Change]  # a function where the defect keeps state: fresh for each target
     origin: str = "slip"  # owner/repository#number, or the framework that does so, or "slip"
     features: tuple[str, ...] = ()  # what a case has to use for it to show
+    detail: str = ""  # the number in it that a diagnosis names, "in blocks of 16"
+    variants: Mapping[str, Change] = field(
+        default_factory=dict
+    )  # the same with other numbers: detail -> change
+    variant: bool = False  # whether it is one of those
+    beyond: tuple[str, Mapping[str, int]] | None = (
+        None  # an axis, and by detail the length up to which none shows
+    )
     equivalent: str | None = None  # why no result differs, if none does
     admitted: Mapping[str, str] = field(
         default_factory=dict
@@ -48,6 +56,19 @@ class Defect:
     def observable(self) -> tuple[str, ...]:
         """The dtypes at which some case must show it, under every policy or under `fused`."""
         return tuple(dtype for dtype in DTYPES if self.excuse(dtype, "fused") is None)
+
+    @property
+    def family(self) -> tuple["Defect", ...]:
+        """Itself and the same mistake with other numbers, of which only a diagnosis makes use."""
+        others = (
+            replace(self, change=to, detail=of, variants={}, variant=True) for of, to in self.variants.items()
+        )
+        return (self, *others)
+
+    @property
+    def said(self) -> str:
+        """The sentence with its number."""
+        return f"{self.sentence[:-1]} ({self.detail})." if self.detail else self.sentence
 
     def implementation(self) -> Implementation:
         """A target that makes the mistake and is right in all else."""

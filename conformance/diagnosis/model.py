@@ -28,8 +28,13 @@ class Model:
 
     @property
     def name(self) -> str:
-        """The IDs of its defects."""
-        return " + ".join(defect.id for defect in self.defects)
+        """The IDs of its defects, and the numbers in them."""
+        return " + ".join(f"{d.id} {d.detail}".strip() for d in self.defects)
+
+    @property
+    def usual(self) -> bool:
+        """Whether its numbers are those of the bank."""
+        return not any(d.variant for d in self.defects)
 
     @cached_property
     def features(self) -> frozenset[str]:
@@ -43,8 +48,12 @@ class Model:
 
     def may_show(self, case: Case) -> bool:
         """Whether a case uses what the mistake is said to need to show."""
-        return self.features <= set(case.features) and (
-            case.operation.endswith("_vjp") or not all(name.startswith("GRAD-") for name in self.violates)
+        return (
+            self.features <= set(case.features)
+            and all(_reached(d, case) for d in self.defects)
+            and (
+                case.operation.endswith("_vjp") or not all(name.startswith("GRAD-") for name in self.violates)
+            )
         )
 
     def ask(self, case: Case, dtype: str) -> Answer:
@@ -57,6 +66,23 @@ class Model:
     def _steps(self) -> Steps | None:
         """Its steps if they keep no state."""
         return None if any(callable(d.change) for d in self.defects) else _steps(self.defects)
+
+
+def _reached(defect: Defect, case: Case) -> bool:
+    """Whether a case has more than one block and not more than some: with more a smaller case would show it."""
+    if defect.beyond is None:
+        return True
+    axis, sizes = defect.beyond
+    names = ("query",) if axis == "q_len" else ("past_key", "key")
+    length = sum(case.inputs[name].shape[-2] for name in names if case.inputs.get(name, _NONE).ndim > 1)
+    size = sizes.get(defect.detail)
+    if size is None:
+        return length > 1
+    return length <= MOST_BLOCKS * size and (length > size or not axis)
+
+
+_NONE = np.zeros(())
+MOST_BLOCKS = 24
 
 
 class Shell(Implementation):

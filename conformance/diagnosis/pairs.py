@@ -21,6 +21,7 @@ TRIED = 2
 def pairs(bench: Bench, found: Sequence[Finding], every: Sequence[Model], until: float) -> list[Finding]:
     """The findings, with those in it that fit together made one, and with pairs for what is unexplained."""
     failures, singles = bench.evidence.failures, list(found)
+    every = [model for model in every if model.usual]
     if max((f.explains for f in singles), default=0) >= MOST * len(failures):
         return singles
     left = [f for f in failures if f.size <= LARGE and not any(f in s.explained for s in singles)]
@@ -58,7 +59,7 @@ def _likely(
     tries = ((one, other) for one in firsts for other in every)
     yield from _fitting(bench, tries, rows, until)
     if not firsts:
-        some = suspects(bench, every, rows)
+        some = suspects(bench, every, rows, until)
         yield from _fitting(bench, ((a, b) for n, a in enumerate(some) for b in some[:n]), rows, until)
 
 
@@ -79,7 +80,7 @@ def _together(one: Model, other: Model) -> Iterator[Model]:
         yield Model((a, b))
 
 
-def suspects(bench: Bench, every: Sequence[Model], rows: Sequence[Failure]) -> list[Model]:
+def suspects(bench: Bench, every: Sequence[Model], rows: Sequence[Failure], until: float) -> list[Model]:
     """Models that fail these rows too, in another way, and nothing of what passes."""
     found = []
     for model in every:
@@ -87,7 +88,7 @@ def suspects(bench: Bench, every: Sequence[Model], rows: Sequence[Failure]) -> l
             passes = telling(model, bench.evidence.passes)[:3]
             if not any(bench.fails(model, asked) for asked in passes):
                 found.append(model)
-        if len(found) == SUSPECTS:
+        if len(found) == SUSPECTS or time.process_time() > until:
             break
     return found
 

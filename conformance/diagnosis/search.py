@@ -51,12 +51,13 @@ def diagnose(
 
 
 def models(defects: Iterable[Defect] | None = None) -> tuple[Model, ...]:
-    """A model for each defect that changes a result."""
+    """A model for each defect that changes a result, and for each number that is likely in it."""
     if defects is None:
         from conformance.defects.bank import DEFECTS
 
         defects = DEFECTS
-    return tuple(Model((defect,)) for defect in defects if not defect.equivalent)
+    every = [Model((each,)) for defect in defects if not defect.equivalent for each in defect.family]
+    return tuple(sorted(every, key=lambda model: not model.usual))
 
 
 class Search:
@@ -105,7 +106,8 @@ class Search:
         hits = {
             model: n
             for model in self._every
-            if (n := sum(model.may_show(f.case) and self._bench.explains(model, f) for f in screen))
+            if (model.usual or self._time())
+            and (n := sum(model.may_show(f.case) and self._bench.explains(model, f) for f in screen))
         }
         candidates = sorted(hits, key=lambda model: -hits[model])[:CANDIDATES]
         sample = self._sample(screen, left)

@@ -53,7 +53,7 @@ def finding_line(finding: Finding) -> str:
 
 
 def _sentence(model: Model) -> str:
-    sentences = " ".join(defect.sentence for defect in model.defects)
+    sentences = " ".join(defect.said for defect in model.defects)
     return f"Two mistakes at once: {sentences}" if len(model.defects) > 1 else sentences
 
 
@@ -98,9 +98,7 @@ def diagnosis_json(found: Diagnosed) -> dict[str, Any]:
 
 def _finding_json(finding: Finding) -> Mapping[str, Any]:
     return {
-        "defects": [
-            {"id": d.id, "sentence": d.sentence, "violates": list(d.violates)} for d in finding.defects
-        ],
+        "defects": [{"id": d.id, "sentence": d.said, "violates": list(d.violates)} for d in finding.defects],
         "explains": finding.explains,
         "of": finding.of,
         "contradicted": finding.contradicted,

@@ -1,6 +1,5 @@
 """Blocks, tails, running maxima and indices that wrap."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ from conformance.defects.bank.ways import after, online, output
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import column
 from conformance.vectors.case import Array
 
 
@@ -38,35 +36,6 @@ def _widths(shown: Any) -> Change:
     return after("project_query", lambda c, x: x * shown(c.d_k))
 
 
-def _padding(c: Call, e: Array, peak: Array) -> Any:
-    """Keys of zero fill the last block up, and are counted."""
-    return R.total(c, e, peak) + (-c.kv_len % 16) * np.exp(-peak)
-
-
-def _halves(c: Call, w: Array, v: Array, visible: Array) -> Any:
-    """Two halves of the keys, averaged alike whatever their weight."""
-    half = c.kv_len // 2
-    if half < 8:
-        return R.average(c, w, v, visible)
-    parts = [
-        R.average(c, w[..., part] / w[..., part].sum(-1, keepdims=True), v[..., part, :], visible[..., part])
-        for part in (slice(None, half), slice(half, None))
-    ]
-    return (parts[0] + parts[1]) / 2
-
-
-def _sink_again(c: Call, e: Array, peak: Array) -> Any:
-    """As often as there are blocks of 16."""
-    again = max(-(-c.kv_len // 16) - 1, 0)
-    return R.total(c, e, peak) + (0 if c.sinks is None else again * np.exp(column(c, c.sinks) - peak))
-
-
-def _first_bias(c: Call) -> Call:
-    if c.attn_bias is None or c.attn_bias.shape[-1] == 1:
-        return c
-    return replace(c, attn_bias=np.take(c.attn_bias, c.columns % 16, axis=-1))
-
-
 DEFECTS = (
     Defect(
         "keys-beyond-64-tail-lost",
@@ -81,12 +50,6 @@ DEFECTS = (
         ("ATT-1",),
         _hidden(lambda c: (c.columns < c.kv_len // 32 * 32) | (c.kv_len <= 32)),
         "pytorch/pytorch#169222",
-    ),
-    Defect(
-        "keys-beyond-16-tail-lost",
-        "Above 16 keys, those behind the last full block of 16 are lost.",
-        ("ATT-1",),
-        _hidden(lambda c: (c.columns < c.kv_len // 16 * 16) | (c.kv_len <= 16)),
     ),
     Defect(
         "keys-beyond-512-lost",
@@ -139,17 +102,6 @@ DEFECTS = (
         after("average", lambda c, x: x * (np.arange(c.q_len) < 64)[:, None]),
     ),
     Defect(
-        "query-tail-lost",
-        "Above 16 queries, those behind the last full block of 16 come out as zero.",
-        ("ATT-1",),
-        after(
-            "average",
-            lambda c, x: x * (np.arange(c.q_len) < c.q_len // 16 * 16)[:, None],
-            lambda c: c.q_len > 16,
-        ),
-        "flagos-ai/FlagGems#898",
-    ),
-    Defect(
         "width-beyond-64-lost",
         "Features of query and key beyond the first 64 are lost.",
         ("ATT-1",),
@@ -189,67 +141,11 @@ DEFECTS = (
         features=("value_dim",),
     ),
     Defect(
-        "key-padding-counted",
-        "Keys of zero that fill up the last block of 16 are counted in the denominator.",
-        ("ATT-1",),
-        {"total": _padding},
-    ),
-    Defect(
-        "online-no-rescale",
-        "Your online softmax does not rescale what it has when the maximum rises.",
-        ("ATT-2",),
-        online(16, rescales=lambda begin, kv_len: False, rescales_sum=False),
-    ),
-    Defect(
-        "online-sum-not-rescaled",
-        "Your online softmax rescales the output but not the denominator when the maximum rises.",
-        ("ATT-2",),
-        online(16, rescales_sum=False),
-    ),
-    Defect(
-        "online-output-not-rescaled",
-        "Your online softmax rescales the denominator but not the output when the maximum rises.",
-        ("ATT-2",),
-        online(16, rescales=lambda begin, kv_len: False),
-    ),
-    Defect(
-        "online-tail-not-rescaled",
-        "Your online softmax does not rescale before the last, incomplete block.",
-        ("ATT-2",),
-        online(16, rescales=lambda begin, kv_len: begin + 16 <= kv_len),
-    ),
-    Defect(
-        "online-block-of-64-not-rescaled",
-        "Your online softmax in blocks of 64 does not rescale the output when the maximum rises.",
-        ("ATT-2",),
-        online(64, rescales=lambda begin, kv_len: False),
-    ),
-    Defect(
-        "online-hidden-first-block-nan",
-        "Your online softmax is NaN where the first block has no visible key.",
-        ("ATT-2", "MASK-4"),
-        online(64, guarded=False),
-        "pytorch/pytorch#127055",
-    ),
-    Defect(
-        "online-hidden-block-of-128-nan",
-        "Your online softmax in blocks of 128 is NaN where the first block has no visible key.",
-        ("ATT-2", "MASK-4"),
-        online(128, guarded=False),
-        "pytorch/pytorch#127055",
-    ),
-    Defect(
         "online-correct",
         "A softmax in blocks of 16 with a running maximum, as it should be.",
         ("ATT-2",),
         online(16),
         equivalent="another order of the same sums",
-    ),
-    Defect(
-        "split-keys-averaged",
-        "Two halves of the keys are attended apart and averaged without regard to their denominators.",
-        ("ATT-2", "ATT-1"),
-        {"average": _halves},
     ),
     Defect(
         "batch-beyond-four-reads-first",
@@ -285,49 +181,5 @@ DEFECTS = (
         ("ATT-1", "PROJ-5"),
         _hidden(lambda c: c.columns < c.q_len),
         "NVIDIA/TransformerEngine#399",
-    ),
-    Defect(
-        "causal-last-block-skipped",
-        "Under causality the block of 64 keys that holds the diagonal is skipped, but for the first.",
-        ("MASK-6",),
-        {
-            "by_causal": lambda c, place: (
-                (c.columns <= place) & ((c.columns // 64 < place // 64) | (place < 64))
-                if c.is_causal
-                else None
-            )
-        },
-        features=("is_causal",),
-    ),
-    Defect(
-        "keys-tail-of-16-lost",
-        "Keys behind the last full block of 16 are lost, and all of them if there is no full block.",
-        ("ATT-1",),
-        _hidden(lambda c: c.columns < c.kv_len // 16 * 16),
-    ),
-    Defect(
-        "sink-in-every-block-of-16",
-        "The sink is added to the denominator once for every block of 16 keys.",
-        ("ATT-12",),
-        {"total": _sink_again},
-        features=("sinks",),
-    ),
-    Defect(
-        "causal-loop-bound-without-offset",
-        "Under causality the loop over blocks of 16 keys ends at q_len: its bound forgets q_offset.",
-        ("MASK-6", "MASK-8"),
-        {
-            "by_causal": lambda c, place: (
-                (c.columns <= place) & (c.columns // 16 * 16 < c.q_len) if c.is_causal else None
-            )
-        },
-        features=("is_causal", "q_offset"),
-    ),
-    Defect(
-        "bias-of-first-block-of-16",
-        "Every block of 16 keys adds the bias of the first block.",
-        ("ATT-7",),
-        {"accept": _first_bias},
-        features=("attn_bias",),
     ),
 )

@@ -1,0 +1,184 @@
+"""Keys that are attended in parts, and how the parts are merged."""
+
+from typing import Any
+
+import numpy as np
+
+from conformance.defects.blocks.edges import family
+from conformance.defects.blocks.loop import Share, fair, largest, merged_lse, split
+from conformance.defects.defect import Defect
+from conformance.vectors.case import Array
+
+
+def _lse(maxima: Array, totals: Array) -> Any:
+    """That of each part."""
+    return maxima + np.log(totals)
+
+
+def _of_sum(held: Any) -> Any:
+    """Shares that add up to one."""
+    return held / held.sum(axis=-1, keepdims=True)
+
+
+def _equal(maxima: Array, totals: Array, counts: Array) -> Any:
+    return _of_sum(np.ones_like(totals))
+
+
+def _equal_of_visible(maxima: Array, totals: Array, counts: Array) -> Any:
+    return _of_sum((totals > 0).astype(totals.dtype))
+
+
+def _averaged_in_turn(maxima: Array, totals: Array, counts: Array) -> Any:
+    """(((a + b) / 2) + c) / 2."""
+    number = len(counts)
+    return np.array([0.5 ** (number - max(n, 1)) for n in range(number)], dtype=totals.dtype)
+
+
+def _by_lse(maxima: Array, totals: Array, counts: Array) -> Any:
+    each = np.where(totals > 0, _lse(maxima, totals), 0)
+    return _of_sum(each)
+
+
+def _base_two(maxima: Array, totals: Array, counts: Array) -> Any:
+    each = _lse(maxima, totals)
+    return _of_sum(np.exp2(each - largest(each)))
+
+
+def _largest_only(maxima: Array, totals: Array, counts: Array) -> Any:
+    each = _lse(maxima, totals)
+    return np.arange(len(counts)) == each.argmax(axis=-1)[..., None]
+
+
+SHARES: tuple[tuple[str, str, Share, float], ...] = (
+    (
+        "split-averaged",
+        "Parts of the keys are attended apart and averaged, whatever their denominators.",
+        _equal,
+        0,
+    ),
+    (
+        "split-averaged-if-visible",
+        "Parts of the keys are attended apart and those that show anything are averaged.",
+        _equal_of_visible,
+        0,
+    ),
+    (
+        "split-averaged-hidden-too",
+        "Parts of the keys are averaged, and one of which nothing is visible is the mean of its values.",
+        _equal,
+        1,
+    ),
+    (
+        "split-averaged-in-turn",
+        "Parts of the keys are averaged two and two: the result so far with the next.",
+        _averaged_in_turn,
+        0,
+    ),
+    ("split-summed", "Parts of the keys are attended apart and summed.", lambda m, t, n: np.ones_like(t), 0),
+    (
+        "split-by-denominators",
+        "Parts of the keys are weighed by their denominators alone: their maxima differ and are left out.",
+        lambda m, t, n: _of_sum(t),
+        0,
+    ),
+    (
+        "split-by-denominators-hidden-too",
+        "A part of which nothing is visible has exponentials of one, and parts are merged without their maxima.",
+        lambda m, t, n: _of_sum(t),
+        1,
+    ),
+    (
+        "split-by-maxima",
+        "Parts of the keys are weighed by their maxima alone, without their denominators.",
+        lambda m, t, n: _of_sum(np.exp(m - largest(m))),
+        0,
+    ),
+    (
+        "split-by-lse",
+        "Parts of the keys are weighed by their lse itself, not by its exponential.",
+        _by_lse,
+        0,
+    ),
+    (
+        "split-by-length",
+        "Parts of the keys are weighed by how many keys they have.",
+        lambda m, t, n: _of_sum(n),
+        0,
+    ),
+    (
+        "split-merged-in-base-two",
+        "Parts of the keys are merged by powers of 2 of their lse, which is a natural logarithm.",
+        _base_two,
+        0,
+    ),
+    (
+        "split-not-divided",
+        "Parts of the keys are merged by exp(lse - largest lse), and the sum of these weights is left out.",
+        lambda m, t, n: np.exp(_lse(m, t) - largest(_lse(m, t))),
+        0,
+    ),
+    (
+        "split-largest-only",
+        "Of the parts of the keys the one with the largest lse is taken.",
+        _largest_only,
+        0,
+    ),
+)
+LSES = (
+    ("lse-of-last-block", "Your lse is that of the last block of keys.", lambda m, t: _lse(m, t)[..., -1]),
+    ("lse-of-first-block", "Your lse is that of the first block of keys.", lambda m, t: _lse(m, t)[..., 0]),
+    (
+        "lse-largest-of-blocks",
+        "Your lse is the largest of those of the blocks of keys.",
+        lambda m, t: _lse(m, t).max(axis=-1),
+    ),
+    (
+        "lse-sum-of-blocks",
+        "Your lse is the sum of those of the blocks.",
+        lambda m, t: _lse(m, t).sum(axis=-1),
+    ),
+    (
+        "lse-mean-of-blocks",
+        "Your lse is the mean of those of the blocks.",
+        lambda m, t: _lse(m, t).mean(axis=-1),
+    ),
+    (
+        "lse-merged-in-base-two",
+        "The lse of blocks of keys are merged by powers and logarithm of base 2: they are natural.",
+        lambda m, t: np.logaddexp2.reduce(_lse(m, t), axis=-1),
+    ),
+    (
+        "lse-of-unscaled-blocks",
+        "Your lse adds up the denominators of blocks of keys without rescaling them to one maximum.",
+        lambda m, t: np.log(t.sum(axis=-1)) + largest(m)[..., 0],
+    ),
+    (
+        "lse-with-maximum-of-last-block",
+        "Your lse adds the maximum of the last block of keys, not the largest of all.",
+        lambda m, t: merged_lse(m, t) - largest(m)[..., 0] + np.where(np.isneginf(m), 0, m)[..., -1],
+    ),
+)
+
+DEFECTS = (
+    *(
+        Defect(name, sentence, ("ATT-2",), **family(lambda e, s=share, n=empty: split(e, s, empty=n)))  # type: ignore[misc]
+        for name, sentence, share, empty in SHARES
+    ),
+    *(
+        Defect(
+            name,
+            sentence,
+            ("ATT-14",),
+            features=("return_lse",),
+            **family(lambda e, f=lse: split(e, fair, f)),  # type: ignore[misc]
+        )
+        for name, sentence, lse in LSES
+    ),
+    Defect(
+        "split-correct",
+        "Parts of 16 keys are attended apart and merged as they should be.",
+        ("ATT-2",),
+        family(split)["change"],
+        equivalent="another order of the same sums",
+    ),
+)

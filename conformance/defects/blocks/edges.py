@@ -1,0 +1,68 @@
+"""How a length is cut into blocks; each mistake of a block is one of a family, by size."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from conformance.vectors.case import Array
+
+Edges = Callable[[int], Array]
+"""A length -> where its blocks begin."""
+
+
+def of(size: int) -> Edges:
+    """Blocks of a size, the last of which may be shorter."""
+    return lambda length: np.arange(0, max(length, 1), size)
+
+
+def into(parts: int) -> Edges:
+    """A number of blocks of one size, rounded up."""
+    return lambda length: np.arange(0, max(length, 1), max(-(-length // parts), 1))
+
+
+def halves(length: int) -> Array:
+    """Two blocks, the first of which is shorter."""
+    return np.unique([0, length // 2])
+
+
+FAMILY: dict[str, Edges] = {
+    **{f"in blocks of {size}": of(size) for size in (2, 3, 4, 8, 16, 32, 64, 128, 256, 512)},
+    "in two halves": into(2),
+    "in two halves, the first shorter": halves,
+    "in three parts": into(3),
+    "in four parts": into(4),
+}
+"""What to say of it -> the blocks."""
+REACH = {f"in blocks of {size}": size for size in (2, 3, 4, 8, 16, 32, 64, 128, 256, 512)}
+
+
+def family(make: Callable[[Edges], Any], at: int = 16, reach: str = "kv_len") -> dict[str, Any]:
+    """The change, and the same mistake in blocks of other sizes, as fields of a Defect.
+
+    `reach` is the length, of keys or queries, up to one block of which nothing shows; "" if there is none.
+    """
+    here = f"in blocks of {at}"
+    return {
+        "change": make(FAMILY[here]),
+        "detail": here,
+        "variants": {label: make(edges) for label, edges in FAMILY.items() if label != here},
+        "beyond": (reach, REACH) if reach else ("", REACH),
+    }
+
+
+def ends(begins: Array, length: int) -> Array:
+    """Where blocks end."""
+    return np.append(begins[1:], length)
+
+
+def begin_of(begins: Array, index: Array) -> Array:
+    """Where the block of each index begins; below zero and behind the end as in the nearest block."""
+    found: Array = begins[np.clip(np.searchsorted(begins, index, side="right") - 1, 0, None)]
+    return found
+
+
+def end_of(begins: Array, length: int, index: Array) -> Array:
+    """Where the block of each index ends."""
+    found: Array = ends(begins, length)[np.clip(np.searchsorted(begins, index, side="right") - 1, 0, None)]
+    return found
