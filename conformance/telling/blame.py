@@ -1,7 +1,7 @@
 """Which broken requirement tells most about the rows that fail."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from conformance.judging.verdict import Row
@@ -26,7 +26,8 @@ def blame(rows: Iterable[Row]) -> list[Blame]:
     A requirement tells the more, the better "it is broken" predicts which rows fail: all that cover it, and
     no others. Dice's coefficient of the two sets counts just that. Looking at the share of failures alone
     puts requirements first that one small case covers. Those are left out where one with more rows fails in
-    all of them and covers the failures as well.
+    all of them and covers the failures as well. So is one of which more rows pass than fail, where another
+    covers all its failures and fails in a larger share of its own rows.
     """
     executed = [row for row in rows if row.executed]
     every = sum(row.failed for row in executed)
@@ -39,8 +40,18 @@ def blame(rows: Iterable[Row]) -> list[Blame]:
     blamed = [
         Blame(name, len(those), tested[name])
         for name, those in failures.items()
-        if tested[name] >= FEW or not any(those <= others for others in broken)
+        if (tested[name] >= FEW or not any(those <= others for others in broken))
+        and not (2 * len(those) < tested[name] and _better(name, failures, tested))
     ]
     return sorted(
         blamed, key=lambda b: (-2 * b.failed / (b.tested + every), b.tested, id_order(b.requirement))
+    )
+
+
+def _better(name: str, failures: Mapping[str, set[int]], tested: Mapping[str, int]) -> bool:
+    """Whether another requirement covers the same failures, and fails in a larger share of what covers it."""
+    share = len(failures[name]) / tested[name]
+    return any(
+        failures[name] <= those and tested[other] >= FEW and len(those) / tested[other] > share
+        for other, those in failures.items()
     )

@@ -42,6 +42,12 @@ def test_a_requirement_that_also_passes_comes_after_one_that_never_does() -> Non
     assert [b.requirement for b in blame(rows)] == ["A-2", "A-1"]
 
 
+def test_a_requirement_that_mostly_passes_is_left_out_where_another_covers_its_failures() -> None:
+    rows = [row("fail", "A-1", "A-2")] * 3 + [row("pass", "A-1")] * 4 + [row("pass", "A-2")] * 2
+    assert [b.requirement for b in blame(rows)] == ["A-2"]
+    assert [b.requirement for b in blame([*rows, row("fail", "A-1")])] == ["A-2", "A-1"], "not all of them"
+
+
 @pytest.mark.parametrize(
     ("defect", "wanted", "never"),
     [
