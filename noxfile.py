@@ -236,6 +236,25 @@ def defects(session: nox.Session) -> None:
     )  # only what is whole, and after no defect has escaped
 
 
+@nox.session
+def hardening(session: nox.Session) -> None:
+    """Fuzzing at depth, fifty runs that are killed, twenty targets in a row: the figures of spec/hardening.md."""
+    session.install("-e", ".", *group("test"))
+    deep = {**ONE_THREAD, "HARDENING": "20"}
+    words = ["-q", "--hypothesis-show-statistics", "--durations", "10"]
+    session.run("pytest", "tests/hardening", *words, *session.posargs, env=deep)
+    session.run("python", "tests/hardening/kills.py", env=ONE_THREAD)
+    session.run("python", "tests/hardening/load.py", env=ONE_THREAD)
+
+
+@nox.session
+def mutation(session: nox.Session) -> None:
+    """Small mistakes put into the judge and the readers, one after another: which of them no test sees."""
+    session.install("-e", ".", *group("test"), "mutmut==3.8.1")
+    session.run("mutmut", "run", "--max-children", "2", *session.posargs, env=ONE_THREAD)
+    session.run("mutmut", "results")
+
+
 LAYER = ["--op", "multi_head_attention"]
 LONG = ["--shape", "1,1,1024,64", "--lengths", "1024,2048,4096,8192,16384", "--rounds", "5"]
 BENCHES = {

@@ -6,11 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from conformance.cli import main
 from conformance.names import SDPA
 from conformance.vectors.case import Array, Bound, Case, Golden
 from conformance.vectors.load import Vectors
+
+settings.register_profile("suite", deadline=None)  # a busy machine is no fault of the code
+settings.load_profile("suite")
 
 UNIT = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-2, "bfloat16": 1e-1}
 
