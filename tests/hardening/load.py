@@ -18,9 +18,9 @@ import conformance
 from conformance.defects.bank import DEFECTS
 from conformance.names import DTYPES
 
-WARM = 5
+WARM = 8
 """Runs after which caches are full."""
-GROWTH = 24 * 2**20
+GROWTH = 32 * 2**20
 """Bytes by which the last run may hold more than the one after which caches were full."""
 PLUGIN = """
 from conformance.defects.bank import DEFECTS
@@ -30,7 +30,7 @@ target = next(defect for defect in DEFECTS if defect.id == {id!r}).implementatio
 
 def main(count: int = 20, shard: str = "1/12") -> int:
     """Runs the targets, and says what each left."""
-    held, rows, began = [], 0, time.monotonic()
+    held, objects, rows, began = list[int](), list[int](), 0, time.monotonic()
     files = descriptors()
     with tempfile.TemporaryDirectory() as folder:
         for number, defect in enumerate(DEFECTS[:: len(DEFECTS) // count][:count]):
@@ -48,6 +48,7 @@ def main(count: int = 20, shard: str = "1/12") -> int:
             rows += report.executed
             del report
             gc.collect()
+            objects.append(len(gc.get_objects()))
             before = resident()
             trim()
             held.append(resident())
@@ -60,10 +61,10 @@ def main(count: int = 20, shard: str = "1/12") -> int:
     worker = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(
         f"{count} targets, {rows} rows in {time.monotonic() - began:.0f} s; {held[-1] / 2**20:.0f} MiB held, "
-        f"{growth / 2**20:+.1f} since run {WARM}; a worker takes {worker:.0f} MiB; "
-        f"{threads} threads, {left} open files left"
+        f"{growth / 2**20:+.1f} since run {WARM}, {objects[-1] - objects[0]:+} objects; "
+        f"a worker takes {worker:.0f} MiB; {threads} threads, {left} open files left"
     )
-    return int(growth > GROWTH or threads > 0 or left > 0)
+    return int(growth > GROWTH or objects[-1] > 1.05 * objects[0] or threads > 0 or left > 0)
 
 
 def trim() -> None:

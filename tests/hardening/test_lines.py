@@ -178,6 +178,18 @@ def test_a_name_that_is_nearly_right_is_another_name(name: str, make_case: Any) 
         assert judge(case, "float32", "eager", Answer("outputs", outputs=outputs).outputs).verdict == "fail"
 
 
+def test_what_a_target_says_of_itself_is_cut() -> None:
+    many = {f"{n}\n" + "e" * 400: "v" * 400 for n in range(MOST_ENTRIES + 8)}
+    hello = Hello("n" * 400, "v" * 400, (), (), (), "eager", environment=many, notes=tuple(many))
+    assert (hello.name, hello.version) == ("n" * 300 + "...", "v" * 300 + "...")
+    assert list(hello.environment) == [
+        f"{n} " + "e" * (299 - len(str(n))) + "..." for n in range(MOST_ENTRIES)
+    ]
+    assert set(hello.environment.values()) == {"v" * 300 + "..."}
+    assert hello.notes == tuple(hello.environment)
+    assert Hello("n", None, (), (), (), "eager").version is None
+
+
 def test_more_outputs_than_any_operation_has() -> None:
     outputs = {f"o{n}": ENTRY for n in range(MOST_ENTRIES + 1)}
     with pytest.raises(ProtocolError, match="33 of them, which is more than 32"):

@@ -34,6 +34,31 @@ def test_the_judge_is_whole_again_after_a_broken_one() -> None:
     assert surprises(judge) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "inputs"),
+    [
+        ("weights", {"return_weights": True}, ()),
+        ("lse", {"return_lse": True}, ()),
+        ("present_key", {}, ("past_key",)),
+        ("present_value", {}, ("past_value",)),
+    ],
+)
+@pytest.mark.covers("SHAPE-2", "CONF-5")
+def test_an_output_that_was_asked_for_may_come_without_a_golden(
+    name: str, options: dict[str, bool], inputs: tuple[str, ...]
+) -> None:
+    outputs = {"output": EXACT.astype(np.float32), name: EXACT.astype(np.float32)}
+    plain = case()
+    asked = replace(
+        plain, options=options, inputs={**plain.inputs, **dict.fromkeys(inputs, EXACT.astype(np.float32))}
+    )
+    assert judge(asked, "float32", "eager", outputs).verdict == "pass"
+    assert (
+        judge(plain, "float32", "eager", outputs).message
+        == f"{name} was returned but not asked for: got output, {name} (SHAPE-2)"
+    )
+
+
 @pytest.mark.covers("CONF-5")
 def test_messages() -> None:
     def message(outputs: Mapping[str, Array], asked: Case | None = None) -> str:

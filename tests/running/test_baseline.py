@@ -143,5 +143,6 @@ def test_a_baseline_of_what_failed() -> None:
     assert [entry for entry, _ in baseline_of(rows)] == [
         Entry("a/b", "", ("float32", "float64"), ("fail",)), Entry("a/c", "", ("float32",), ("crash",)),
     ]  # fmt: skip
-    before = known(Entry("a/b", "why", ("float32",)))
-    assert [entry.reason for entry, _ in baseline_of(map(before.seen, rows))] == ["why", "", ""]
+    before = known(Entry("a/b", "why", ("float32",), report="https://x.example/1"))
+    kept = [(entry.reason, entry.report) for entry, _ in baseline_of(map(before.seen, rows))]
+    assert kept == [("why", "https://x.example/1"), ("", ""), ("", "")]

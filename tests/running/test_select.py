@@ -143,6 +143,22 @@ def test_gradients_belong_to_training_and_full() -> None:
     ]  # fmt: skip
     assert in_profile(SDPA, (), "training")
     assert not in_profile(SDPA, ("validation",), "full")
+    assert in_profile(SDPA_VJP, ("mask",), "training")
+    assert not in_profile(SDPA, ("mask",), "training")
+
+
+def test_what_has_a_dtype_of_its_own_is_held_by_a_target_of_just_those(
+    make_case: Callable[..., Case],
+) -> None:
+    case = make_case(dtype_of={"query": "float64", "key": "float32"})
+    assert names(chosen([case])) == ["core/plain float64", "core/plain float32"]
+    with pytest.raises(UsageError, match="no case is left"):
+        chosen([case], Hello("x", None, ("float32",), (), (SDPA,), "eager"))
+
+
+def test_a_reduced_policy_is_of_float32_alone(make_case: Callable[..., Case]) -> None:
+    case = make_case()
+    assert [case.judged(dtype, "tf32") for dtype in ("float64", "float32", "float16")] == [True, False, True]
 
 
 @pytest.mark.parametrize(
