@@ -47,8 +47,11 @@ def reached(target: Mapping[str, Any], results: Results) -> float | None:
 
 
 def growth(result: Mapping[str, Any], source: str | None) -> float:
-    """The exponent of CPU time over length, from a quarter of the longest to the longest."""
-    times = {size["shape"][2]: statistics.median(_row(size, source)["cpu"]) for size in result["sizes"]}
+    """The exponent of CPU time over length, from a quarter of the longest to the longest.
+
+    Of the quickest samples: lengths are measured one after the other, and no round pairs them.
+    """
+    times = {size["shape"][2]: min(_row(size, source)["cpu"]) for size in result["sizes"]}
     longest = max(times)
     return math.log(times[longest] / times[longest // LONGEST_FACTOR], LONGEST_FACTOR)
 

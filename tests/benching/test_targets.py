@@ -51,7 +51,9 @@ def test_ratios_are_paired_within_a_bench_and_of_medians_between_two(program: Mo
 
 
 def test_growth_is_an_exponent_and_memory_is_in_mebibytes(program: ModuleType) -> None:
-    sizes = [(length, {"a": [float(length) ** 3], "b": [1.0]}) for length in (1024, 2048, 4096)]
+    sizes = [
+        (length, {"a": [2.0 * length**3, float(length) ** 3], "b": [1.0]}) for length in (1024, 2048, 4096)
+    ]
     results = {"long": result(*sizes, extra=3 * 2**20)}
     assert program.reached({"figure": "growth", "bench": "long"}, results) == pytest.approx(3.0)
     assert program.reached({"figure": "growth", "bench": "long", "of": "b"}, results) == 0.0
