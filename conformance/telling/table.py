@@ -13,7 +13,7 @@ from conformance.telling.blame import blame
 from conformance.telling.compare import KINDS, Comparison
 from conformance.telling.report import Report
 from conformance.telling.requirements import Requirement
-from conformance.telling.text import MESSAGE, STYLES, inert, plain, shorten
+from conformance.telling.text import MESSAGE, STYLES, inert, plain, safe, shorten
 
 BLAMED = 8
 """Requirements that are named as broken."""
@@ -57,7 +57,7 @@ def matrix_table(reports: Sequence[Report]) -> Table:
     """Chapter x target of many runs; narrow, so that five of them fit a terminal."""
     table = Table("chapter", padding=(0, 1), box=SIMPLE_HEAD, pad_edge=False)
     for number, report in enumerate(reports, 1):
-        name = wrap(inert(shorten(report.target.name, HEADING)), COLUMN) or [""]
+        name = [inert(line) for line in wrap(safe(shorten(report.target.name, HEADING)), COLUMN)] or [""]
         table.add_column(Text("\n".join([str(number), *name])), min_width=7)
     for chapter in chapters(reports):
         cells = [short_cell(row for row in report.results if row.chapter == chapter) for report in reports]

@@ -26,8 +26,8 @@ NAME = 60
 """Characters of a name that are shown; a target may give itself any."""
 MESSAGE = 4000
 """Characters of a message that are shown; a report keeps all."""
-COMMAND = re.compile(r"(^\s*(?=::)|#(?=#\w*\[))")
-"""What GitHub, Azure and TeamCity obey: `::error::` at the beginning of a line, `##vso[` or `##[` anywhere."""
+COMMAND = re.compile(r"((?:^|(?<=\s))(?=::)|#(?=#\w*\[))")
+"""What CIs obey: `::error::` where a line begins or may be broken, `##vso[` or `##[` anywhere."""
 
 
 def shorten(text: str, limit: int = NAME) -> str:

@@ -2,8 +2,6 @@
 
 import json
 import re
-import sys
-import time
 import tomllib
 import unicodedata
 from collections.abc import Callable
@@ -20,10 +18,6 @@ from rich.console import Console
 
 from conformance.judging.verdict import Diagnosis, Got, Known, Row, Worst
 from conformance.names import SDPA
-from conformance.running.process import UNREAD_LINES, Process
-from conformance.running.protocol import ProtocolError
-from conformance.running.runner import Request
-from conformance.running.session import MOST_CHUNKS, Session
 from conformance.telling import record
 from conformance.telling.assertion import assertion
 from conformance.telling.badge import badge
@@ -155,11 +149,24 @@ def test_any_report_is_told_as_text(report: Report, make_case: Any, capsys: Any)
         ("a ##[add-mask]b ##vso[x]", r"a #\#[add-mask]b #\#vso[x]"),
         ("std::vector ## heading [1]", "std::vector ## heading [1]"),
         ("a\u2028::b", r"a\u2028::b"),
+        ("a ::b", r"a \::b"),
     ],
 )
 def test_nothing_is_a_command_to_a_ci_that_reads_the_log(text: str, wanted: str) -> None:
     assert inert(text) == wanted
     assert str(plain(text)) == wanted
+
+
+def test_nor_is_it_where_a_table_breaks_a_name(capsys: Any) -> None:
+    names = ("0123456789::error::x", "chapter ::error::x", "01234567 ##[add-mask]x")
+    made = [TargetInfo(name, "1", "x", "eager") for name in names]
+    counts = dict.fromkeys(("pass", "fail", "error", "crash", "timeout", "unsupported"), 0)
+    reports = [Report("1", "1", "0" * 64, t, {}, (), "incomplete", counts, {}, {}, (), ()) for t in made]
+    for report in reports:
+        Console(width=40, markup=False, emoji=False, highlight=False).print(matrix_table([report]))
+    said = capsys.readouterr().out
+    assert r"\::error" in said
+    assert not COMMANDS.search(said)
 
 
 @given(text=texts)
@@ -260,39 +267,3 @@ def test_an_answer_to_a_question_that_was_not_asked_yet(run: Any, tmp_path: Path
     rows = read_report(path).results
     assert not any(row.passed for row in rows)
     assert [row.message[:33] for row in rows[:2]] == ["the answer is not of the protocol"] * 2
-
-
-# What nobody asked for
-
-FLOOD = """
-import sys
-line = sys.stdin.readline()
-sys.stdout.write("{}\\n")
-while True:
-    sys.stdout.write("more\\n" * 10000)
-    sys.stderr.write("m" * 50000)
-"""
-
-
-def test_a_flood_that_nobody_reads_is_not_kept() -> None:
-    process = Process([sys.executable, "-c", FLOOD])
-    try:
-        assert process.ask(b"x\n", 20.0) == b"{}\n"
-        time.sleep(0.5)
-        assert process._received.qsize() <= UNREAD_LINES
-        assert len(process._tail) <= 8192
-        with pytest.raises(ProtocolError, match="more than one line"):
-            process.ask(b"x\n", 5.0)
-    finally:
-        process.kill()
-
-
-def test_of_what_a_target_writes_the_end_is_kept(target: Path, make_case: Any) -> None:
-    session = Session(Request(target=f"{target}:evil"), [make_case()])
-    try:
-        for n in range(MOST_CHUNKS + 10):
-            session._heard.append(f"{n} ")
-        assert session.heard.startswith("10 11 ")
-        assert session.row(session.questions[0]).verdict == "pass"
-    finally:
-        session.close()
