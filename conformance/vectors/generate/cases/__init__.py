@@ -8,6 +8,7 @@ from conformance.vectors.generate.cases import (
     causal,
     edges,
     example,
+    gradient_tiles,
     gradients,
     heads,
     independence,
@@ -39,6 +40,7 @@ _CHAPTERS = (
     paths,
     edges,
     gradients,
+    gradient_tiles,
     layer_gradients,
     validation,
 )

@@ -19,12 +19,12 @@ def drafts() -> Iterator[Draft]:
     yield from _logits()
     yield from _heads()
     yield from _together()
-    yield from _sizes()
     yield from _numbers()
     yield from _independence()
 
 
-def _gradient(name: str, note: str, *covers: str, grad_output: Array | None = None, **given: Any) -> Draft:
+def drafted(name: str, note: str, *covers: str, grad_output: Array | None = None, **given: Any) -> Draft:
+    """A case of the gradients of attention; `given` as for `attend`."""
     bits = given.get("bits", 8)
     return gradient(attend(f"gradient/{name}", note, *covers, **given), bits=bits, grad_output=grad_output)
 
@@ -51,10 +51,8 @@ def every_option(draws: Draws) -> dict[str, Any]:
 
 
 def _plain() -> Iterator[Draft]:
-    yield _gradient(
-        "plain", "The gradients of query, key and value, all sizes different.", "GRAD-1", "GRAD-2"
-    )
-    yield _gradient(
+    yield drafted("plain", "The gradients of query, key and value, all sizes different.", "GRAD-1", "GRAD-2")
+    yield drafted(
         "hand-sized",
         "Small integers: can be followed with pencil and paper.",
         "GRAD-1",
@@ -66,7 +64,7 @@ def _plain() -> Iterator[Draft]:
         grad_output=exact([[[1, 0], [-1, 2], [0, 3]]]),
         readable=True,
     )
-    yield _gradient(
+    yield drafted(
         "square",
         "Equal lengths and widths: gradients that change places have the right shapes.",
         "GRAD-1",
@@ -74,70 +72,64 @@ def _plain() -> Iterator[Draft]:
         kv_len=6,
         sigma=1.5,
     )
-    yield _gradient("value-dim", "d_v greater than d_k.", "GRAD-1", "GRAD-2", d_k=3, d_v=8, sigma=1.5)
-    yield _gradient("value-dim-small", "d_v smaller than d_k.", "GRAD-1", d_k=9, d_v=2, sigma=1.5)
-    yield _gradient("no-batch", "No batch axis at all.", "GRAD-2", batch=(), heads=2)
-    yield _gradient(
-        "two-batch-axes", "Two batch axes, each entry on its own.", "GRAD-2", batch=(2, 3), heads=2
-    )
-    yield _gradient(
+    yield drafted("value-dim", "d_v greater than d_k.", "GRAD-1", "GRAD-2", d_k=3, d_v=8, sigma=1.5)
+    yield drafted("value-dim-small", "d_v smaller than d_k.", "GRAD-1", d_k=9, d_v=2, sigma=1.5)
+    yield drafted("no-batch", "No batch axis at all.", "GRAD-2", batch=(), heads=2)
+    yield drafted("two-batch-axes", "Two batch axes, each entry on its own.", "GRAD-2", batch=(2, 3), heads=2)
+    yield drafted(
         "one-key",
         "A single key: the weights are constant, only value has a gradient.",
         "GRAD-1",
         kv_len=1,
         q_len=6,
     )
-    yield _gradient("one-query", "A single query over many keys.", "GRAD-1", q_len=1, kv_len=19)
-    yield _gradient(
+    yield drafted("one-query", "A single query over many keys.", "GRAD-1", q_len=1, kv_len=19)
+    yield drafted(
         "ones",
         "A gradient of ones of the output, the one that a sum over the output has.",
         "GRAD-1",
         grad_output=np.ones((2, 3, 5, 4)),
     )
-    yield _gradient(
+    yield drafted(
         "zeros", "A gradient of zeros gives gradients of zeros.", "GRAD-1", grad_output=np.zeros((2, 3, 5, 4))
     )
     one = np.zeros((2, 3, 5, 4))
     one[1, 2, 3, 1] = 1.5
-    yield _gradient(
+    yield drafted(
         "one-element",
         "One element of the output alone: its query row, its head, its batch entry.",
         "GRAD-1",
         "GRAD-3",
         grad_output=one,
     )
-    yield _gradient("no-queries", "No query: the gradients of key and value are zero.", "GRAD-2", q_len=0)
-    yield _gradient("no-keys", "No key: every row is empty.", "GRAD-2", "GRAD-4", kv_len=0)
+    yield drafted("no-queries", "No query: the gradients of key and value are zero.", "GRAD-2", q_len=0)
+    yield drafted("no-keys", "No key: every row is empty.", "GRAD-2", "GRAD-4", kv_len=0)
 
 
 def _masks() -> Iterator[Draft]:
     draws = Draws("gradient/masks")
     full = draws.mask(2, 3, 5, 7)
     full[..., 0] = True
-    yield _gradient("mask", "A mask of its own for every batch entry, head and query.", "GRAD-3", mask=full)
+    yield drafted("mask", "A mask of its own for every batch entry, head and query.", "GRAD-3", mask=full)
     square = draws.mask(5, 7)
     square[:, 3] = True
     square[:, 5] = False
-    yield _gradient(
-        "mask-rank-2", "A shared mask that hides one key from every query.", "GRAD-3", mask=square
-    )
+    yield drafted("mask-rank-2", "A shared mask that hides one key from every query.", "GRAD-3", mask=square)
     row = draws.mask(2, 1, 1, 7)
     row[..., 2] = True
-    yield _gradient(
-        "mask-broadcast", "A padding mask that is shared by heads and queries.", "GRAD-3", mask=row
-    )
+    yield drafted("mask-broadcast", "A padding mask that is shared by heads and queries.", "GRAD-3", mask=row)
     holes = full.copy()
     holes[0, :, 2], holes[1, 1, 4], holes[1, 2] = False, False, False
-    yield _gradient(
+    yield drafted(
         "mask-empty-rows",
         "Rows that may attend nothing, one whole head among them: no gradient from there.",
         "GRAD-4",
         "GRAD-15",
         mask=holes,
     )
-    yield _gradient("causal", "Causal rows of equal lengths.", "GRAD-3", q_len=7, is_causal=True)
-    yield _gradient("causal-offset", "Causality with an offset.", "GRAD-3", is_causal=True, q_offset=2)
-    yield _gradient(
+    yield drafted("causal", "Causal rows of equal lengths.", "GRAD-3", q_len=7, is_causal=True)
+    yield drafted("causal-offset", "Causality with an offset.", "GRAD-3", is_causal=True, q_offset=2)
+    yield drafted(
         "causal-empty-rows",
         "A negative offset leaves the first queries without a key.",
         "GRAD-4",
@@ -147,30 +139,30 @@ def _masks() -> Iterator[Draft]:
         is_causal=True,
         q_offset=-2,
     )
-    yield _gradient(
+    yield drafted(
         "causal-offset-per-batch",
         "An offset for each batch entry.",
         "GRAD-3",
         is_causal=True,
         q_offset=np.array([1, 3]),
     )
-    yield _gradient(
+    yield drafted(
         "window", "A window of two keys to the left and one to the right.", "GRAD-3", q_len=7, window=[2, 1]
     )
-    yield _gradient(
+    yield drafted(
         "window-left",
         "A window that is open to the right, with an offset.",
         "GRAD-3",
         window=[1, None],
         q_offset=1,
     )
-    yield _gradient(
+    yield drafted(
         "lengths", "Lengths of their own for each batch entry.", "GRAD-3", kv_lengths=np.array([4, 6])
     )
-    yield _gradient(
+    yield drafted(
         "lengths-zero", "A batch entry without a key.", "GRAD-4", "GRAD-15", kv_lengths=np.array([0, 5])
     )
-    yield _gradient(
+    yield drafted(
         "intersection",
         "Causality, a window, lengths and a mask: a key is seen if all of them show it.",
         "GRAD-3",
@@ -183,7 +175,7 @@ def _masks() -> Iterator[Draft]:
     for kind, poison in (("nan", np.nan), ("infinity", np.inf)):
         key, value = draws.gauss(2, 3, 7, 4), draws.gauss(2, 3, 7, 4)
         key[0, :, 5:], value[0, :, 5:], key[1, :, 6], value[1, :, 6] = poison, poison, -poison, poison
-        yield _gradient(
+        yield drafted(
             f"{kind}-behind-lengths",
             f"What does not exist holds {kind}: it reaches no gradient.",
             "GRAD-9",
@@ -192,7 +184,7 @@ def _masks() -> Iterator[Draft]:
             kv_lengths=np.array([5, 6]),
             needs=("strict_masking",),
         )
-        yield _gradient(
+        yield drafted(
             f"{kind}-behind-mask",
             f"Masked keys and values hold {kind}.",
             "GRAD-9",
@@ -205,10 +197,10 @@ def _masks() -> Iterator[Draft]:
 
 def _biases() -> Iterator[Draft]:
     draws = Draws("gradient/biases")
-    yield _gradient(
+    yield drafted(
         "bias", "A bias of its own for every logit.", "GRAD-5", "GRAD-2", attn_bias=draws.gauss(2, 3, 5, 7)
     )
-    yield _gradient(
+    yield drafted(
         "bias-rank-2",
         "A bias that batch and heads share: its gradient is summed over both.",
         "GRAD-5",
@@ -221,19 +213,19 @@ def _biases() -> Iterator[Draft]:
         ("batch-and-queries", (1, 3, 1, 7)),
         ("all-but-keys", (1, 1, 1, 7)),
     ):
-        yield _gradient(
+        yield drafted(
             f"bias-over-{name}",
             f"A bias of shape {shape}: its gradient is summed over its axes of one.",
             "GRAD-5",
             attn_bias=draws.gauss(*shape),
         )
-    yield _gradient(
+    yield drafted(
         "bias-over-keys",
         "A bias that all keys of a row share changes nothing: its gradient is zero.",
         "GRAD-5",
         attn_bias=draws.gauss(2, 3, 5, 1),
     )
-    yield _gradient(
+    yield drafted(
         "bias-over-keys-sinks",
         "The same beside a sink: its gradient is the sink's, with the other sign.",
         "GRAD-5",
@@ -246,7 +238,7 @@ def _biases() -> Iterator[Draft]:
     hidden[0, 1, 2] = -np.inf
     hidden[..., 0] = np.where(np.isneginf(hidden[..., 0]), 0.5, hidden[..., 0])
     hidden[0, 1, 2] = -np.inf
-    yield _gradient(
+    yield drafted(
         "bias-hides",
         "Entries of -inf mask: they have a gradient of zero, and one row sees nothing.",
         "GRAD-5",
@@ -257,10 +249,10 @@ def _biases() -> Iterator[Draft]:
     )
     column = draws.gauss(1, 1, 1, 7)
     column[..., 3] = -np.inf
-    yield _gradient(
+    yield drafted(
         "bias-hides-broadcast", "A shared bias with one entry of -inf.", "GRAD-5", "GRAD-3", attn_bias=column
     )
-    yield _gradient(
+    yield drafted(
         "bias-and-mask",
         "A mask and a bias: what the mask hides has no gradient of the bias.",
         "GRAD-3",
@@ -269,7 +261,7 @@ def _biases() -> Iterator[Draft]:
         mask=draws.mask(2, 3, 5, 7, share=0.8),
     )
 
-    yield _gradient(
+    yield drafted(
         "bias-wider",
         "A bias in float32 beside operands of 16 bits: its gradient is in float32, theirs are not.",
         "GRAD-2",
@@ -282,12 +274,12 @@ def _biases() -> Iterator[Draft]:
 
 def _logits() -> Iterator[Draft]:
     draws = Draws("gradient/logits")
-    yield _gradient("scale", "A given scale.", "GRAD-1", scale=0.75, sigma=1.5)
-    yield _gradient("scale-one", "A scale of one: nothing is divided.", "GRAD-1", scale=1.0)
-    yield _gradient("scale-negative", "A negative scale.", "GRAD-1", scale=-0.625)
-    yield _gradient("scale-zero", "A scale of zero: query and key have no gradient.", "GRAD-1", scale=0.0)
-    yield _gradient("softcap", "A softcap that bends most logits.", "GRAD-7", softcap=1.5, sigma=2.0)
-    yield _gradient(
+    yield drafted("scale", "A given scale.", "GRAD-1", scale=0.75, sigma=1.5)
+    yield drafted("scale-one", "A scale of one: nothing is divided.", "GRAD-1", scale=1.0)
+    yield drafted("scale-negative", "A negative scale.", "GRAD-1", scale=-0.625)
+    yield drafted("scale-zero", "A scale of zero: query and key have no gradient.", "GRAD-1", scale=0.0)
+    yield drafted("softcap", "A softcap that bends most logits.", "GRAD-7", softcap=1.5, sigma=2.0)
+    yield drafted(
         "softcap-saturated",
         "A softcap that flattens most logits.",
         "GRAD-7",
@@ -296,7 +288,7 @@ def _logits() -> Iterator[Draft]:
         sigma=5.0,
         d_k=8,
     )
-    yield _gradient(
+    yield drafted(
         "softcap-scale",
         "A softcap over logits of a given scale.",
         "GRAD-7",
@@ -304,8 +296,8 @@ def _logits() -> Iterator[Draft]:
         scale=0.375,
         sigma=3.0,
     )
-    yield _gradient("sinks", "A sink for each head.", "GRAD-8", sinks=_SINKS)
-    yield _gradient(
+    yield drafted("sinks", "A sink for each head.", "GRAD-8", sinks=_SINKS)
+    yield drafted(
         "sinks-large",
         "Sinks that take nearly all, and nearly nothing.",
         "GRAD-8",
@@ -313,7 +305,7 @@ def _logits() -> Iterator[Draft]:
     )
     holes = draws.mask(2, 3, 5, 7)
     holes[0, 0, 1], holes[1, 2, 4], holes[:, 1, 3] = False, False, False
-    yield _gradient(
+    yield drafted(
         "sinks-empty-rows",
         "Rows that see nothing do not move the sink.",
         "GRAD-8",
@@ -324,16 +316,16 @@ def _logits() -> Iterator[Draft]:
 
 
 def _heads() -> Iterator[Draft]:
-    yield _gradient(
+    yield drafted(
         "grouped",
         "Three query heads read one key head: its gradients are sums.",
         "GRAD-6",
         heads=6,
         kv_heads=2,
     )
-    yield _gradient("one-kv-head", "One key head serves all.", "GRAD-6", heads=4, kv_heads=1)
-    yield _gradient("past", "A past takes part and has no gradient of its own.", "GRAD-13", kv_len=9, past=4)
-    yield _gradient(
+    yield drafted("one-kv-head", "One key head serves all.", "GRAD-6", heads=4, kv_heads=1)
+    yield drafted("past", "A past takes part and has no gradient of its own.", "GRAD-13", kv_len=9, past=4)
+    yield drafted(
         "past-grouped-causal",
         "A past, groups and causality.",
         "GRAD-13",
@@ -346,7 +338,7 @@ def _heads() -> Iterator[Draft]:
         is_causal=True,
         q_offset=4,
     )
-    yield _gradient(
+    yield drafted(
         "past-only",
         "Nothing but the past: the gradients of key and value are empty.",
         "GRAD-13",
@@ -358,7 +350,7 @@ def _heads() -> Iterator[Draft]:
 
 def _together() -> Iterator[Draft]:
     draws = Draws("gradient/together")
-    yield _gradient(
+    yield drafted(
         "sinks-causal-empty",
         "Sinks and causality, with a row that sees nothing.",
         "GRAD-8",
@@ -369,7 +361,7 @@ def _together() -> Iterator[Draft]:
         q_offset=-1,
         sinks=_SINKS,
     )
-    yield _gradient(
+    yield drafted(
         "softcap-mask-bias",
         "A softcap, a bias after it, and a mask.",
         "GRAD-7",
@@ -380,7 +372,7 @@ def _together() -> Iterator[Draft]:
         attn_bias=draws.gauss(1, 3, 5, 7),
         mask=draws.mask(2, 1, 5, 7, share=0.8),
     )
-    yield _gradient(
+    yield drafted(
         "grouped-bias-over-batch-and-queries",
         "Groups, and a bias that batch and queries share.",
         "GRAD-6",
@@ -389,7 +381,7 @@ def _together() -> Iterator[Draft]:
         kv_heads=2,
         attn_bias=draws.gauss(1, 6, 1, 7),
     )
-    yield _gradient(
+    yield drafted(
         "softcap-sinks-grouped",
         "A softcap, sinks and groups.",
         "GRAD-7",
@@ -401,7 +393,7 @@ def _together() -> Iterator[Draft]:
         sinks=exact([0.5, -1.0, 2.0, 0.25]),
         sigma=1.5,
     )
-    yield _gradient(
+    yield drafted(
         "scale-bias-value-dim",
         "A given scale does not reach the gradient of the bias.",
         "GRAD-5",
@@ -410,7 +402,7 @@ def _together() -> Iterator[Draft]:
         d_v=6,
         attn_bias=draws.gauss(5, 7),
     )
-    yield _gradient(
+    yield drafted(
         "window-sinks-past",
         "A window over a past, with sinks.",
         "GRAD-13",
@@ -422,7 +414,7 @@ def _together() -> Iterator[Draft]:
         q_offset=4,
         sinks=_SINKS,
     )
-    yield _gradient(
+    yield drafted(
         "everything",
         "Every option at once.",
         "GRAD-1",
@@ -437,73 +429,9 @@ def _together() -> Iterator[Draft]:
     )
 
 
-def _sizes() -> Iterator[Draft]:
-    draws = Draws("gradient/sizes")
-    small: dict[str, Any] = {"batch": (1,), "heads": 1, "d_k": 4}
-    yield _gradient(
-        "tiles",
-        "More than two tiles of 64 queries and one of keys, causal.",
-        "GRAD-1",
-        "GRAD-12",
-        batch=(1,),
-        heads=2,
-        q_len=130,
-        kv_len=70,
-        d_k=8,
-        is_causal=True,
-        q_offset=-40,
-    )
-    yield _gradient(
-        "wide",
-        "d_k of 64: the whole width takes part.",
-        "GRAD-1",
-        batch=(1,),
-        heads=2,
-        q_len=9,
-        kv_len=11,
-        d_k=64,
-    )
-    yield _gradient("odd-width", "d_k of 33.", "GRAD-1", batch=(1,), heads=2, d_k=33, d_v=17)
-    yield _gradient(
-        "long-keys", "Eight queries over 1,027 keys.", "GRAD-1", "GRAD-12", q_len=8, kv_len=1027, **small
-    )
-    yield _gradient(
-        "long-queries",
-        "1,027 queries over eight keys: long sums in the gradients of key and value.",
-        "GRAD-1",
-        "GRAD-12",
-        q_len=1027,
-        kv_len=8,
-        **small,
-    )
-    yield _gradient(
-        "bias-of-517-rows",
-        "The gradients of 517 rows add up in one row of the bias.",
-        "GRAD-5",
-        "GRAD-12",
-        q_len=517,
-        kv_len=9,
-        attn_bias=draws.gauss(1, 9),
-        **small,
-    )
-    rising = np.linspace(-6.0, 6.0, 150)[:, None] * np.array([1.0, 0.0, 0.0, 0.0])
-    yield _gradient(
-        "rising-logits",
-        "The largest logit comes last, after two tiles of 64.",
-        "GRAD-1",
-        "GRAD-15",
-        batch=(1,),
-        heads=2,
-        q_len=7,
-        kv_len=150,
-        key=exact(np.round((draws.gauss(1, 2, 150, 4, sigma=0.25) + rising) * 8) / 8),
-        query=exact(np.round((draws.gauss(1, 2, 7, 4, sigma=0.25) + 2.0) * 8) / 8),
-    )
-
-
 def _numbers() -> Iterator[Draft]:
     draws = Draws("gradient/numbers")
-    yield _gradient(
+    yield drafted(
         "gauss",
         "The signature of roundings that all go one way.",
         "GRAD-12",
@@ -515,8 +443,8 @@ def _numbers() -> Iterator[Draft]:
         d_k=16,
         sigma=1.0,
     )
-    yield _gradient("small-logits", "All weights nearly equal.", "GRAD-1", q_len=9, kv_len=48, sigma=0.0625)
-    yield _gradient(
+    yield drafted("small-logits", "All weights nearly equal.", "GRAD-1", q_len=9, kv_len=48, sigma=0.0625)
+    yield drafted(
         "huge-logits",
         "Logits beyond the range of exp: gradients are finite.",
         "GRAD-15",
@@ -524,10 +452,8 @@ def _numbers() -> Iterator[Draft]:
         q_len=9,
         kv_len=11,
     )
-    yield _gradient(
-        "peaked", "Weights near zero and one.", "GRAD-1", "GRAD-15", sigma=4.0, q_len=9, kv_len=17
-    )
-    yield _gradient(
+    yield drafted("peaked", "Weights near zero and one.", "GRAD-1", "GRAD-15", sigma=4.0, q_len=9, kv_len=17)
+    yield drafted(
         "value-offset",
         "Values far from zero: P (dP - Delta) is small beside its terms.",
         "GRAD-1",
@@ -535,7 +461,7 @@ def _numbers() -> Iterator[Draft]:
         kv_len=17,
         value=exact(np.round(draws.gauss(2, 3, 17, 4, sigma=4.0)) + 64.0),
     )
-    yield _gradient(
+    yield drafted(
         "large-cotangent",
         "A cotangent in the hundreds.",
         "GRAD-1",
@@ -545,7 +471,7 @@ def _numbers() -> Iterator[Draft]:
     hidden[:, 2] = False
     note = "A key that no query sees, and a cotangent so large that a weight of 1e-9 shows in float16 too."
     yield gradient(attend("gradient/large-cotangent-mask", note, "GRAD-3", mask=hidden), sigma=128.0)
-    yield _gradient(
+    yield drafted(
         "small-cotangent",
         "A cotangent in the hundredths.",
         "GRAD-1",
@@ -557,7 +483,7 @@ def _numbers() -> Iterator[Draft]:
         "attn_bias": draws.gauss(1, 3, 5, 7, bits=24),
     }
     for name, given in (("", dict[str, Any]()), ("-options", options)):
-        yield _gradient(
+        yield drafted(
             f"full-mantissa{name}",
             "Operands of 24 bits: none is cast to fewer on the way.",
             "GRAD-12",
@@ -570,7 +496,7 @@ def _numbers() -> Iterator[Draft]:
 
 def _independence() -> Iterator[Draft]:
     for layout in ("transposed", "reversed", "readonly", "unaligned"):
-        yield _gradient(
+        yield drafted(
             f"{layout}",
             f"The operands and grad_output lie {layout} in memory.",
             "GRAD-1",
@@ -579,6 +505,6 @@ def _independence() -> Iterator[Draft]:
             d_k=8,
             memory=dict.fromkeys(("query", "key", "value", "grad_output"), layout),
         )
-    yield _gradient(
+    yield drafted(
         "repeated", "The third of three equal calls: nothing accumulates.", "GRAD-1", "IND-4", repeat=3
     )
