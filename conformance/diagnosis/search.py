@@ -1,6 +1,7 @@
 """The search: every model on a few failing rows, the candidates on more, the winner on all."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from conformance.defects.defect import Defect
@@ -16,13 +17,13 @@ SCREEN = 3
 """Failing rows that every model is asked about in a round."""
 NEAR = 60
 """The smallest failing rows, among which those are looked for."""
-CANDIDATES = 32
+CANDIDATES = 40
 """Models that are weighed in a round."""
 ROUNDS = 12
 MISSES = 4
 """Rounds in which nothing is found, after which one mistake is no longer looked for."""
 MOST_FINDINGS = 8
-SECONDS = 6.0
+SECONDS = 10.0
 """How long to look for more: of this process's time, so that a busy machine changes nothing."""
 ENOUGH = 2
 """Cases that a model has to reproduce to be named: one may be chance."""
@@ -109,7 +110,12 @@ class Search:
             if (model.usual or self._time())
             and (n := sum(model.may_show(f.case) and self._bench.explains(model, f) for f in screen))
         }
-        candidates = sorted(hits, key=lambda model: -hits[model])[:CANDIDATES]
+        turns = Counter[str]()  # of each mistake one number after the other
+        order = {}
+        for model in sorted(hits, key=lambda model: -hits[model]):
+            order[model] = -hits[model], turns[model.defects[0].id]
+            turns[model.defects[0].id] += 1
+        candidates = sorted(order, key=lambda model: order[model])[:CANDIDATES]
         sample = self._sample(screen, left)
         weights = [self._bench.weigh(model, sample) for model in candidates]
         weights = [w for w in weights if w.by_numbers or not w.contradicted]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from wrong import read_slips, rows_of
+from wrong import THIRDS, read_slips, rows_of
 
 from conformance.defects.bank import DEFECTS
 from conformance.diagnosis.search import diagnose
@@ -20,12 +20,14 @@ from conformance.vectors.load import load_vectors
 
 FIRST = read_slips()
 SECOND = {f"outsider {name}": made for name, made in read_slips("outsider.toml").items()}
-SLIPS = {**FIRST, **SECOND}
+THIRD = {f"third {name}": made for file in THIRDS for name, made in read_slips(file).items()}
+SLIPS = {**FIRST, **SECOND, **THIRD}
 SETS = {
     "tuning": tuple(FIRST)[::2],
     "held out": tuple(FIRST)[1::2],
     "": tuple(FIRST),
     "second held-out set": tuple(SECOND),
+    "third held-out set": tuple(THIRD),
 }
 """The bank was mended after the first was seen, and judged by the others; then mended again."""
 EACH = 16
@@ -107,8 +109,9 @@ def measure(processes: int, each: int, verbose: bool) -> int:
             wanted,
             verbose and bool(title),
         )
-    named = sum(made.missed is None for made in SECOND.values())
-    print(f"    when it was written, with the bank as it stood: in {named} of {len(SECOND)}")
+    for title, those in {"second": SECOND, "third": THIRD}.items():
+        named = sum(made.missed is None for made in those.values())
+        print(f"    the {title} when it was written, with the bank as it stood: in {named} of {len(those)}")
     tell(f"bank, one of {each}", list(own.values()), {name: (name,) for name in own}, verbose)
     times = sorted(o.seconds for o in [*slips.values(), *own.values()])
     print(f"seconds a diagnosis: median {times[len(times) // 2]:.1f}, largest {times[-1]:.1f}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wrong import Slip, read_slips, rows_of
+from wrong import THIRDS, Slip, read_slips, rows_of
 
 from conformance.defects.bank import BANK, DEFECTS
 from conformance.defects.defect import Defect
@@ -17,13 +17,15 @@ from conformance.diagnosis.model import Model, collide, together
 from conformance.diagnosis.search import diagnose
 from conformance.judging.verdict import Known, Row
 from conformance.names import OPERATIONS
-from conformance.telling.diagnosis import diagnosed_rows, diagnosis_json, diagnosis_lines
+from conformance.telling.diagnosis import diagnosed_rows, diagnosis_json, diagnosis_lines, finding_line
 from conformance.vectors.case import Case
 from conformance.vectors.load import load_vectors
 
 SLIPS = read_slips()
 OUTSIDER = read_slips("outsider.toml")
-PLAIN = sorted({s.module: s for s in (*SLIPS.values(), *OUTSIDER.values())}.items())
+THIRD = {name: slip for file in THIRDS for name, slip in read_slips(file).items()}
+PLAIN = sorted({s.module: s for s in (*SLIPS.values(), *OUTSIDER.values(), *THIRD.values())}.items())
+BLOCKS = ("stream-correction-inverted", "vjp-flash-delta-of-tile")
 BY_ID = {defect.id: defect for defect in DEFECTS}
 SAMPLE = (
     "scale-of-model",
@@ -67,9 +69,20 @@ def test_slip_is_named_first(name: str) -> None:
     assert found[0] in SLIPS[name].wanted
 
 
+@pytest.mark.parametrize("name", BLOCKS)
+def test_size_of_blocks_is_found(name: str) -> None:
+    """Of a family, the member is named; `among` has all of them."""
+    among = [d for d in DEFECTS if d.id in {id_ for each in BLOCKS for id_ in THIRD[each].wanted}]
+    small = [c for c in load_vectors().cases if sum(x.size for x in c.inputs.values()) < 700 and not c.raises]
+    found = diagnose(rows_of(THIRD[name].target(), small), small, "eager", among).findings[0]
+    assert found.defects[0].id in THIRD[name].wanted
+    assert found.defects[0].detail == "in blocks of 4"
+    assert f"({found.defects[0].detail})" in finding_line(found)
+
+
 def test_every_slip_fits_its_module_and_names_defects() -> None:
-    assert (len(SLIPS) >= 100, len(OUTSIDER)) == (True, 50)
-    for slip in (*SLIPS.values(), *OUTSIDER.values()):
+    assert (len(SLIPS) >= 100, len(OUTSIDER), len(THIRD)) == (True, 50, 60)
+    for slip in (*SLIPS.values(), *OUTSIDER.values(), *THIRD.values()):
         assert any(hasattr(slip.target(), operation) for operation in OPERATIONS)
         assert slip.wanted
 

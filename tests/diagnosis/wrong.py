@@ -18,6 +18,8 @@ from conformance.running.target import adopt
 from conformance.vectors.case import Case
 
 HERE = Path(__file__).parent
+THIRDS = ("third_blocks.toml", "third_forward.toml", "third_backward.toml")
+"""The files of the third held-out set."""
 
 
 @dataclass(frozen=True)

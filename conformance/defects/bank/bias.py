@@ -38,6 +38,13 @@ DEFECTS = (
         features=("attn_bias",),
     ),
     Defect(
+        "bias-not-in-base-two",
+        "The bias is added to logits that are multiplied by log2(e) already, and counts ln(2) times.",
+        ("ATT-7",),
+        {"bias": lambda c, x: x if c.attn_bias is None else x + c.wide(np.log(2)) * c.widen(c.attn_bias)},
+        features=("attn_bias",),
+    ),
+    Defect(
         "bias-twice",
         "attn_bias is added twice.",
         ("ATT-7",),

@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.ways import after, online
-from conformance.defects.blocks.edges import Edges, begin_of, end_of, family
+from conformance.defects.blocks.edges import SIZES, Edges, begin_of, end_of, family
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
 from conformance.vectors.case import Array
-
-SIZES = (2, 3, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
 def _begin(c: Call, e: Edges) -> Array:
@@ -137,6 +135,20 @@ def _padding(e: Edges) -> Change:
     return {"total": total}
 
 
+def _shared_peak(e: Edges) -> Change:
+    """One maximum for all rows of a block; empty rows have none."""
+
+    def peak(c: Call, logits: Array, visible: Array) -> Any:
+        rows = np.where(visible.any(axis=-1, keepdims=True), R.peak(c, logits, visible), c.wide(-np.inf))
+        begins = e(c.q_len)
+        if c.q_len:
+            rows = np.maximum.reduceat(rows, begins, axis=-2)
+            rows = np.repeat(rows, np.diff(np.append(begins, c.q_len)), axis=-2)
+        return np.where(np.isneginf(rows), c.wide(0), rows)
+
+    return {"peak": peak}
+
+
 def _only_some(name: str, chosen: Callable[[Call, Edges], Array]) -> Callable[[Edges], Change]:
     """A rule that acts in some blocks of keys only, and lets all be visible in the others."""
     return lambda e: after(name, lambda c, x: x | ~chosen(c, e))
@@ -187,6 +199,10 @@ RULES: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], Callable[[Edges],
      "Under causality a block of queries reads the blocks that its first one needs.",
      ("MASK-6",), CAUSAL,
      _causal(lambda c, e, p: (c.columns <= p) & (_begin(c, e) <= p - np.arange(c.q_len)[:, None] + _row(c, e))), ""),
+    ("causal-loop-ends-before-diagonal",
+     "Under causality a block of queries reads the blocks of keys that begin before its first query.",
+     ("MASK-6",), CAUSAL,
+     _causal(lambda c, e, p: (c.columns <= p) & (_begin(c, e) < p - np.arange(c.q_len)[:, None] + _row(c, e))), ""),
     ("causal-first-block-only", "Causality acts in the first block of keys only.", ("MASK-6",), CAUSAL,
      _only_some("by_causal", _first), "kv_len"),
     ("causal-last-block-only", "Causality acts in the last block of keys only.", ("MASK-6",), CAUSAL,
@@ -199,6 +215,9 @@ RULES: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], Callable[[Edges],
      ("MASK-6",), (), _place(lambda c, e: np.arange(c.q_len)[:, None] - _row(c, e)), "q_len"),
     ("window-restarts-in-each-block", "The window counts the keys anew in each block.", ("MASK-10",), WINDOW,
      _window(lambda c, e, a, b: (_inside(c, e) >= a) & (_inside(c, e) <= b)), "kv_len"),
+    ("window-place-restarts-in-each-block", "The window lies around the query's number in its block of queries.",
+     ("MASK-10",), WINDOW,
+     lambda e: {"by_window": lambda c, place: R.by_window(c, place - _row(c, e))}, "q_len"),
     ("window-by-whole-blocks", "A block of keys that the window touches is visible as a whole.", ("MASK-10",), WINDOW,
      _window(lambda c, e, a, b: (_end(c, e) > a) & (_begin(c, e) <= b)), ""),
     ("window-left-by-whole-blocks", "The left end of the window is rounded down to a whole block of keys.",
@@ -262,6 +281,8 @@ RULES: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], Callable[[Edges],
      ("ATT-1",), (), _rows_kept(lambda c, e: (np.arange(c.q_len) < (_whole(c.q_len, e) or c.q_len))[:, None]), "q_len"),
     ("query-tail-lost-always", "Queries behind the last full block come out as zero, all of them if none is full.",
      ("ATT-1",), (), _rows_kept(lambda c, e: (np.arange(c.q_len) < _whole(c.q_len, e))[:, None]), ""),
+    ("maximum-of-block-of-queries", "The maximum that is subtracted is that of a block of queries, not of the row.",
+     ("ATT-2",), (), _shared_peak, "q_len"),
     ("query-first-block-only", "Queries beyond the first block come out as zero.", ("ATT-1",), (),
      _rows_kept(lambda c, e: _row(c, e) == 0), "q_len"),
     ("query-block-reads-first", "Every block of queries reads the queries of the first block.", ("ATT-1",), (),

@@ -333,6 +333,19 @@ DEFECTS = (
         features=CAP,
     ),
     Defect(
+        "grad-softcap-of-capped-logit",
+        "The derivative of the softcap is 1 less the square of the capped logit, which is not divided by the cap.",
+        ("GRAD-7",),
+        {
+            "slope": lambda c, x: (
+                R.slope(c, x)
+                if c.softcap is None
+                else 1 - (c.wide(c.softcap) * np.tanh(only_finite(x) / c.wide(c.softcap))) ** 2
+            )
+        },
+        features=CAP,
+    ),
+    Defect(
         "grad-softcap-uncapped-tanh",
         "The derivative of the softcap forgets to divide by the cap.",
         ("GRAD-7",),

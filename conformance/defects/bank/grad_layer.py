@@ -238,6 +238,25 @@ DEFECTS = (
         _output(lambda c, x, heads: x / c.wide(max(c.q_len, 1)), "b_o"),
     ),
     Defect(
+        "grad-b-o-batch-mean",
+        "The gradient of b_o is averaged over the batch.",
+        ("GRAD-11",),
+        after(
+            "finish_gradients",
+            lambda c, o: {n: x / max(int(np.prod(c.batch)), 1) if n == "b_o" else x for n, x in o.items()},
+        ),
+    ),
+    Defect(
+        "grad-key-without-b-q",
+        "The gradient of the key takes the projected queries without b_q.",
+        ("GRAD-10",),
+        {
+            "grad_key": lambda c, x, query, scale: R.grad_key(
+                c, x, query if c.b_q is None else query - c.widen(c.b_q)[:, None, :], scale
+            )
+        },
+    ),
+    Defect(
         "grad-b-o-last-query",
         "The gradient of b_o is that of the last query.",
         ("GRAD-11", "GRAD-10"),

@@ -149,6 +149,18 @@ DEFECTS = (
         **family(lambda e: loop(e, late=(True, False))),
     ),
     Defect(
+        "online-output-rescaled-late-from-zero",
+        "Your online softmax rescales the output after it has added the new block, and wipes the first one.",
+        ("ATT-2",),
+        **family(lambda e: loop(e, late=(True, False), first=0.0)),
+    ),
+    Defect(
+        "online-maximum-falls",
+        "The maximum of your online softmax is that of the last block, not the largest so far.",
+        ("ATT-2",),
+        **family(lambda e: loop(e, forgets=True)),
+    ),
+    Defect(
         "online-sum-rescaled-late",
         "Your online softmax rescales the denominator after it has added the new block.",
         ("ATT-2",),

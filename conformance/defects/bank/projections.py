@@ -242,6 +242,16 @@ DEFECTS = (
         },
     ),
     Defect(
+        "w-o-rows-by-width",
+        "The rows of w_o are ordered by width and then head, the merged heads by head and then width.",
+        ("PROJ-3",),
+        {
+            "merge": lambda c, heads: R.merge(
+                replace(c, w_o=c.w_o.swapaxes(0, 1).reshape(c.w_o.shape)) if c.layer else c, heads
+            )
+        },
+    ),
+    Defect(
         "w-o-of-first-head",
         "Every head is projected back by the w_o of the first one.",
         ("PROJ-3", "HEAD-1"),

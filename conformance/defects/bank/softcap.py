@@ -68,6 +68,13 @@ DEFECTS = (
         features=("softcap",),
     ),
     Defect(
+        "softcap-in-base-two",
+        "The softcap is applied to logits that are multiplied by log2(e) already: it bends at c ln(2).",
+        ("ATT-5",),
+        _capped(lambda x, cap: cap * x.dtype.type(np.log(2)) * np.tanh(x / (cap * x.dtype.type(np.log(2))))),
+        features=("softcap",),
+    ),
+    Defect(
         "softcap-not-divided",
         "Your softcap is c * tanh(x): the division by c inside is missing.",
         ("ATT-5",),

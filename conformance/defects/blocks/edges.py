@@ -26,15 +26,16 @@ def halves(length: int) -> Array:
     return np.unique([0, length // 2])
 
 
+SIZES = (2, 3, 4, 5, 6, 8, 16, 32, 64, 128, 256, 512)
 FAMILY: dict[str, Edges] = {
-    **{f"in blocks of {size}": of(size) for size in (2, 3, 4, 8, 16, 32, 64, 128, 256, 512)},
+    **{f"in blocks of {size}": of(size) for size in SIZES},
     "in two halves": into(2),
     "in two halves, the first shorter": halves,
     "in three parts": into(3),
     "in four parts": into(4),
 }
 """What to say of it -> the blocks."""
-REACH = {f"in blocks of {size}": size for size in (2, 3, 4, 8, 16, 32, 64, 128, 256, 512)}
+REACH = {f"in blocks of {size}": size for size in SIZES}
 
 
 def family(make: Callable[[Edges], Any], at: int = 16, reach: str = "kv_len") -> dict[str, Any]:

@@ -41,6 +41,8 @@ def loop(
     base: Callable[[Array, Array], Array] = lambda now, own: now,
     visited: Blocks = every,
     late: tuple[bool, bool] = (False, False),
+    first: float = 1.0,
+    forgets: bool = False,
     divided: bool = False,
     sink: Callable[[Call, Array, Array, int], Any] | None = None,
 ) -> Change:
@@ -53,6 +55,8 @@ def loop(
         base: what is subtracted in a block, of the running maximum and that of the block.
         visited: the keys that are visited.
         late: whether output and denominator are rescaled after the block is added to them, and with it.
+        first: what multiplies the output in the first block that shows anything.
+        forgets: whether the maximum is that of the last block.
         divided: whether each block is divided by the denominator so far.
         sink: another denominator at the end: c, total, maximum, number of blocks -> total.
     """
@@ -65,11 +69,13 @@ def loop(
         blocks = list(visited(edges(c.kv_len), c.kv_len))
         for keys in blocks:
             own = hidden[..., keys].max(axis=-1, keepdims=True, initial=-np.inf)
-            now = np.maximum(top, own)
+            now = own if forgets else np.maximum(top, own)
             before, safe, alone = np.where(np.isneginf(top), now, top), _safe(now), _safe(own)
             before = _safe(before)
             block = np.exp(hidden[..., keys] - _safe(base(now, own)))
             by, too = output(before, safe, alone), total(before, safe, alone)
+            by = by * np.where(np.isneginf(top), c.wide(0 if forgets else first), c.wide(1))
+            too = too * np.where(np.isneginf(top) & forgets, c.wide(0), c.wide(1))
             added = block.sum(axis=-1, keepdims=True)
             summed = (summed + added) * too if late[1] else summed * too + added
             if divided:
