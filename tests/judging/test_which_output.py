@@ -6,12 +6,13 @@ import numpy as np
 
 from conformance.defects.judges.answers import EXACT, case, golden
 from conformance.judging.judge import judge
+from conformance.judging.measure import deviation, measure, rows_of
 from conformance.judging.verdict import Judgement
 from conformance.names import SDPA_VJP
-from conformance.vectors.case import Array, Signature
+from conformance.vectors.case import Array, Bound, Golden, Signature
 
 INF = EXACT.copy()
-INF[0, 0, 0] = np.inf
+INF[0, 1, 2] = np.inf
 
 
 def judged(first: Array, second: Array, **fields: object) -> Judgement:
@@ -30,7 +31,7 @@ def test_an_element_of_another_kind_is_worse_than_any_error() -> None:
     exact = {"key": golden(), "query": replace(golden(), hi=INF)}
     found = judged(EXACT + 9, EXACT, expected=exact)
     assert found.worst is not None
-    assert (found.worst.output, found.worst.index) == ("query", (0, 0, 0))
+    assert (found.worst.output, found.worst.index) == ("query", (0, 1, 2))
     assert (found.worst.expected, found.worst.allowed) == (np.inf, 0.0)
 
 
@@ -44,3 +45,22 @@ def test_an_exact_element_says_nothing_of_a_signature() -> None:
     held = replace(plain, bounds=bounds, signatures={"gain": Signature(np.ones_like(EXACT), limits)})
     asked = case(expected={"output": held})
     assert judge(asked, "float32", "eager", {"output": EXACT.astype("f4")}).verdict == "pass"
+
+
+def test_the_second_half_of_a_golden_counts() -> None:
+    held = replace(golden(), lo=np.full_like(EXACT, 2.0**-54))
+    assert np.all(deviation(EXACT + 2.0**-50, held) == 2.0**-50 - 2.0**-54)
+
+
+def test_rule_2_begins_with_eight_elements_and_counts_rows_by_output() -> None:
+    for count, applies in ((7, False), (8, True)):
+        eight = np.zeros((1, count))
+        bounds = {"float32": {"eager": Bound(np.ones_like(eight), np.ones_like(eight))}}
+        held = Golden(eight.shape, None, eight, eight, True, bounds)
+        assert (measure("output", held, "float32", "eager", eight).rms is not None) is applies
+    scored = np.ones((2, 50), bool)
+    assert (rows_of("lse", scored), rows_of("output", scored)) == (100, 2)
+    ones = np.ones((2, 50))
+    held = Golden(ones.shape, None, ones, 0 * ones, True, {"float32": {"eager": Bound(ones, ones)}})
+    limits = [measure(name, held, "float32", "eager", ones).rms_limit for name in ("lse", "output")]
+    assert limits == [1.25, 2.0]
