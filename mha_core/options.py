@@ -27,8 +27,8 @@ class Options(NamedTuple):
     @property
     def hides(self) -> bool:
         """Whether anything may hide a key from a query."""
-        everything = self.mask is None and self.attn_bias is None and self.window is None
-        return self.is_causal or not everything or self.kv_lengths is not None
+        bare = self.mask is None and self.attn_bias is None and self.window is None
+        return self.is_causal or not bare or self.kv_lengths is not None
 
     @property
     def only_output(self) -> bool:
