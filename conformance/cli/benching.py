@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -9,6 +10,7 @@ from conformance.cli.exits import CONFORMANT, FAILED, examples
 from conformance.errors import UsageError
 from conformance.names import DTYPES, OPERATIONS, SDPA
 from conformance.running.nearest import known
+from conformance.telling.outfile import OutFile
 from conformance.telling.text import console, plain
 
 SIZE_AXES = 4
@@ -115,9 +117,11 @@ def bench(
         rounds=rounds,
         memory=not no_memory,
     )
-    for path in (json_path, plot):
-        if path is not None:
-            path.touch()  # what cannot be written is told before the work, not after
+    files = [
+        (OutFile(path, what), text)
+        for path, what, text in ((json_path, "result", _json), (plot, "plot", bench_svg))
+        if path is not None
+    ]
     try:
         result = in_fresh_process(request)
     except OtherResultError as error:
@@ -128,8 +132,10 @@ def bench(
         out.print(table)
     for line in bench_lines(result):
         out.print(plain(line), soft_wrap=True)
-    if json_path is not None:
-        json_path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", "utf-8")
-    if plot is not None:
-        plot.write_text(bench_svg(result), "utf-8")
+    for file, text in files:
+        file.write(text(result))
     return CONFORMANT
+
+
+def _json(result: Any) -> str:
+    return json.dumps(result, indent=1, allow_nan=False) + "\n"
