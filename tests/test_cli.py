@@ -120,6 +120,12 @@ def test_quiet_and_verbose(command: Called, target: Path) -> None:
     assert "pass        attention/plain float32" in err
 
 
+def heed() -> None:
+    """What nohup and a shell's & have a program ignore."""
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(
     ("workers", "sent"), [(1, signal.SIGINT), (2, signal.SIGINT), (1, signal.SIGTERM), (2, signal.SIGHUP)]
 )
@@ -141,6 +147,7 @@ def test_interrupted(target: Path, tmp_path: Path, workers: int, sent: signal.Si
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(root)},
+        preexec_fn=heed,
     )
     try:
         assert process.stderr is not None

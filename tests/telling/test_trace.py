@@ -72,6 +72,8 @@ class Copy:
 def copy(real: Links, tmp_path: Path) -> Copy:
     spec = tmp_path / "spec"
     shutil.copytree(spec_directory(), spec)
+    for name in ("README.md", "CONTRIBUTING.md"):  # to which pages of the specification link
+        shutil.copy(spec_directory().parent / name, tmp_path)
     return Copy(spec, list(real.cases), list(real.defects), real.marks)
 
 
