@@ -120,10 +120,13 @@ def test_quiet_and_verbose(command: Called, target: Path) -> None:
     assert "pass        attention/plain float32" in err
 
 
-def heed() -> None:
-    """What nohup and a shell's & have a program ignore."""
-    for ignored in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_DFL)
+HEED = """
+import os, signal, sys
+for ignored in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(ignored, signal.SIG_DFL)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+"""Becomes the Python that it is given, which hears what nohup and a shell's & have a program ignore."""
 
 
 @pytest.mark.parametrize(
@@ -140,14 +143,14 @@ def test_interrupted(target: Path, tmp_path: Path, workers: int, sent: signal.Si
     root = Path(conformance.__file__).parents[1]
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "conformance", "run", f"{target}:sleepy", "--report", str(path), "-v"),
+            *(sys.executable, "-c", HEED, "-m", "conformance"),
+            *("run", f"{target}:sleepy", "--report", str(path), "-v"),
             *("-j", str(workers), "-k", "attention or softcap"),
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(root)},
-        preexec_fn=heed,
     )
     try:
         assert process.stderr is not None
