@@ -145,7 +145,7 @@ def test_the_shipped_files_are_those_of_the_index():
 
 def test_the_form_of_the_shipped_index_was_checked():
     raw = (vectors_directory() / INDEX).read_bytes()
-    assert (vectors_directory() / CHECKED).read_bytes() == load.checked_text(raw)
+    assert (vectors_directory() / CHECKED).read_bytes() == load.checked_text(hashlib.sha256(raw).hexdigest())
     jsonschema.validate(json.loads(raw), schema("vectors"))
 
 
