@@ -1,6 +1,6 @@
 """Whether a model reproduces a wrong answer: within the judge's tolerance, laid around the model's answer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,8 +14,9 @@ from conformance.judging.measure import allowed, held_rows
 from conformance.running.answer import Answer
 from conformance.vectors.case import Array, Golden
 
-Word = Literal["same", "alike", "other", "right"]
-"""What a model says of a failing row: the same numbers; a failure of the same kind; another failure; none."""
+Word = Literal["same", "alike", "partly", "other", "right"]
+"""What a model says of a failing row: the same numbers; a failure of the same kind; the same numbers wherever the
+target's are wrong, which are right elsewhere; another failure; none."""
 
 BOTH = 2.0
 """Target and model may both err by what one of them is allowed."""
@@ -36,6 +37,7 @@ class Side:
     finite: Array  # bool
     limit: Array  # what target and model may differ by; NaN where it is to be FLOOR
     off: float  # the most that the target is off by
+    right: Array  # bool: where the target is right
 
 
 class Wrong:
@@ -52,30 +54,34 @@ class Wrong:
         failure, golden = self.failure, self.failure.case.expected.get(name)
         if golden is None or golden.shape != array.shape:
             held = _float(array)
-            return Side(None, array, held, np.isfinite(held), np.full(held.shape, np.nan), 0.0)
+            nowhere = np.zeros(held.shape, dtype=bool)
+            return Side(None, array, held, np.isfinite(held), np.full(held.shape, np.nan), 0.0, nowhere)
         held = _float(held_rows(name, golden, array))
         bound = golden.bounds[failure.dtype][failure.case.policy(failure.dtype, self.policy)]
         limit = allowed(bound)
         measured = np.isfinite(golden.hi) & (limit > 0)
-        off = float(_apart(held, golden.hi).max(initial=0.0))
-        return Side(golden, array, held, np.isfinite(held), np.where(measured, BOTH * limit, np.nan), off)
-
-    def explained(self, model: Model) -> bool:
-        """Whether a model fails the row in the same way."""
-        return self.word(model, "right") in ("same", "alike")
+        apart, finite = _apart(held, golden.hi), np.isfinite(held)
+        right = (
+            (held == golden.hi)
+            | (np.isnan(held) & np.isnan(golden.hi))
+            | (measured & finite & (apart <= limit))
+        )
+        off = float(apart.max(initial=0.0))
+        return Side(golden, array, held, finite, np.where(measured, BOTH * limit, np.nan), off, right)
 
     def word(self, model: Model, unlike: Word | None = None) -> Word:
-        """What a model says of the row; `unlike` spares the judge where it is not the same."""
+        """What a model says of the row; `unlike` spares the judge where it is neither the same nor alike."""
         case, dtype = self.failure.case, self.failure.dtype
         answer = model.ask(case, dtype)
-        if answer.kind == "outputs" and self._close(answer.outputs):
+        near = self._near(answer.outputs) if answer.kind == "outputs" else []
+        if near and all(each.all() for each in near):
             return "same" if _wrong(answer, self.failure, self.policy) else "right"
-        alike = self._alike(answer)
-        if unlike is not None and not alike:
+        alike, partly = self._alike(answer), self._partly(near)
+        if unlike is not None and not alike and not partly:
             return unlike
         if not _wrong(answer, self.failure, self.policy):
             return "right"
-        return "alike" if alike else "other"
+        return "alike" if alike else "partly" if partly else "other"
 
     def _alike(self, answer: Answer) -> bool:
         """The same kind of failure where there are no numbers to compare."""
@@ -86,25 +92,44 @@ class Wrong:
             return failure.case.raises and failure.outputs is not None
         return bool(failure.message) and answer.message == failure.message
 
-    def _close(self, outputs: Mapping[str, Array]) -> bool:
-        """Whether the outputs have the same names, shapes, dtypes and numbers."""
-        if self._sides is None or self._sides.keys() != outputs.keys():
+    def _partly(self, near: Sequence[Array]) -> bool:
+        """Whether the numbers are the same wherever the target is wrong."""
+        if not near or self._sides is None:
             return False
-        return all(self._near(name, side, outputs[name]) for name, side in self._sides.items())
+        sides = self._sides.values()
+        return all((each | side.right).all() for each, side in zip(near, sides, strict=True)) and any(
+            not side.right.all() for side in sides
+        )
 
-    def _near(self, name: str, side: Side, array: Array) -> bool:
-        if array.shape != side.whole.shape or array.dtype != side.whole.dtype:
-            return False
-        model = _float(array if side.golden is None else held_rows(name, side.golden, array))
-        if not (np.isfinite(model) == side.finite).all() or not np.array_equal(
-            model[~side.finite], side.held[~side.finite], equal_nan=True
-        ):
-            return False
+    def _near(self, outputs: Mapping[str, Array]) -> list[Array]:
+        """Of each output, where its numbers are the same; nothing where names, shapes or dtypes are not."""
+        if self._sides is None or self._sides.keys() != outputs.keys():
+            return []
+        near = []
+        for name, side in self._sides.items():
+            array = outputs[name]
+            if array.shape != side.whole.shape or array.dtype != side.whole.dtype:
+                return []
+            near.append(
+                self._same(
+                    _float(array if side.golden is None else held_rows(name, side.golden, array)), side
+                )
+            )
+        return near
+
+    def _same(self, model: Array, side: Side) -> Array:
+        """Where the numbers of a model are those of the target."""
         apart = _apart(side.held, model)
+        kind = (
+            (np.isfinite(model) & side.finite)
+            | (model == side.held)
+            | (np.isnan(model) & np.isnan(side.held))
+        )
         if side.off and (apart <= SHARE * side.off).all():
-            return True
+            return kind
         floor = self._floor * float(np.abs(model[side.finite]).max(initial=0.0))
-        return bool((apart <= np.where(np.isnan(side.limit), floor, side.limit)).all())
+        near: Array = kind & (apart <= np.where(np.isnan(side.limit), floor, side.limit))
+        return near
 
 
 def predicts_failure(model: Model, asked: Asked, policy: str) -> bool:

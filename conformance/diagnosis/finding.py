@@ -17,11 +17,17 @@ class Finding:
     alike: tuple[Model, ...] = ()  # models that say the same of everything that was looked at
     contradicted: int = 0  # passing rows that the model would fail
     looked_at: int = 0  # passing rows that it was asked
+    partly: bool = False  # whether other elements of these rows are right, which the model has wrong
 
     @property
     def explains(self) -> int:
         """How many failing rows it reproduces."""
         return len(self.explained)
+
+    @property
+    def worth(self) -> float:
+        """How many it reproduces, less by the share of the passing rows that it would fail, and if only in part."""
+        return self.explains * (1 - self.contradicted / max(self.looked_at, 1)) * (0.5 if self.partly else 1)
 
     @property
     def defects(self) -> tuple[Defect, ...]:

@@ -73,12 +73,17 @@ def _reached(defect: Defect, case: Case) -> bool:
     if defect.beyond is None:
         return True
     axis, sizes = defect.beyond
-    names = ("query",) if axis == "q_len" else ("past_key", "key")
-    length = sum(case.inputs[name].shape[-2] for name in names if case.inputs.get(name, _NONE).ndim > 1)
+    most = length(case, axis)
     size = sizes.get(defect.detail)
     if size is None:
-        return length > 1
-    return length <= MOST_BLOCKS * size and (length > size or not axis)
+        return most > 1
+    return most <= MOST_BLOCKS * size and (most > size or not axis)
+
+
+def length(case: Case, axis: str) -> int:
+    """How many queries a case has, or how many keys with those of the past."""
+    names = ("query",) if axis == "q_len" else ("past_key", "key")
+    return sum(case.inputs[name].shape[-2] for name in names if case.inputs.get(name, _NONE).ndim > 1)
 
 
 _NONE = np.zeros(())

@@ -28,7 +28,7 @@ def pairs(bench: Bench, found: Sequence[Finding], every: Sequence[Model], until:
     # what breaks in several ways at once is tried last: its models collide with most others
     rows = left[:TRIED] if len({f.case.id for f in left}) >= 2 else []
     best = max(
-        (_finding(bench, pair) for pair in _likely(bench, singles, every, rows, until)),
+        (find(bench, pair) for pair in _likely(bench, singles, every, rows, until)),
         key=lambda finding: finding.explains - 2 * finding.contradicted,
         default=None,
     )
@@ -93,13 +93,14 @@ def suspects(bench: Bench, every: Sequence[Model], rows: Sequence[Failure], unti
     return found
 
 
-def _finding(bench: Bench, pair: Model) -> Finding:
-    passes = telling(pair, bench.evidence.passes)
+def find(bench: Bench, model: Model) -> Finding:
+    """What a model explains of everything."""
+    passes = telling(model, bench.evidence.passes)
     return Finding(
-        pair,
-        tuple(f for f in bench.evidence.failures if bench.explains(pair, f)),
+        model,
+        tuple(f for f in bench.evidence.failures if bench.explains(model, f)),
         bench.evidence.failed,
         (),
-        sum(bench.fails(pair, asked) for asked in passes),
+        sum(bench.fails(model, asked) for asked in passes),
         len(passes),
     )

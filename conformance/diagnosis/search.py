@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from conformance.defects.defect import Defect
 from conformance.diagnosis.failing import Evidence, Failure, evidence
 from conformance.diagnosis.finding import Diagnosed, Finding
-from conformance.diagnosis.model import Model
-from conformance.diagnosis.pairs import pairs
+from conformance.diagnosis.model import Model, length
+from conformance.diagnosis.pairs import find, pairs
+from conformance.diagnosis.parts import parts, regions
 from conformance.diagnosis.weigh import LARGE, SAMPLE, Bench, Weight, spread
 from conformance.judging.verdict import Row
 from conformance.vectors.case import Case
@@ -23,8 +24,10 @@ ROUNDS = 12
 MISSES = 4
 """Rounds in which nothing is found, after which one mistake is no longer looked for."""
 MOST_FINDINGS = 8
-SECONDS = 10.0
+SECONDS = 20.0
 """How long to look for more: of this process's time, so that a busy machine changes nothing."""
+ASKED = 16
+"""Models between two looks at the clock, which is slow."""
 ENOUGH = 2
 """Cases that a model has to reproduce to be named: one may be chance."""
 
@@ -57,8 +60,9 @@ def models(defects: Iterable[Defect] | None = None) -> tuple[Model, ...]:
         from conformance.defects.bank import DEFECTS
 
         defects = DEFECTS
-    every = [Model((each,)) for defect in defects if not defect.equivalent for each in defect.family]
-    return tuple(sorted(every, key=lambda model: not model.usual))
+    wrong = [defect for defect in defects if not defect.equivalent]
+    every = [each for defect in wrong for each in (*defect.family, *parts(defect))]
+    return tuple(sorted(map(Model, zip(every)), key=lambda model: not model.usual))
 
 
 class Search:
@@ -89,9 +93,52 @@ class Search:
                     single = tuple(w.model for w in weights)
                 left = [f for f in left if f not in screen]
         found = pairs(self._bench, found, self._every, self._until)
-        found.sort(key=lambda finding: -finding.explains)
+        found += self._in_blocks(found)
+        found += self._partly(found)
+        found.sort(key=lambda finding: -finding.worth)
         hurried = bool(left) and not self._time()
         return Diagnosed(tuple(found), seen.failed, len(seen.failures), single, hurried)
+
+    def _unexplained(self, found: Sequence[Finding]) -> list[Failure]:
+        """What no finding reproduces; nothing if that is one case only."""
+        left = [f for f in self._seen.failures if not any(f in each.explained for each in found)]
+        return left if len({f.case.id for f in left}) >= ENOUGH else []
+
+    def _in_blocks(self, found: Sequence[Finding]) -> list[Finding]:
+        """The mistake that reproduces most of what is left if some blocks of keys make it."""
+        left = [
+            f
+            for f in self._unexplained(found)
+            if f.size <= LARGE and f.outputs and not f.case.operation.endswith("_vjp")
+        ]
+        rows = spread(left[:NEAR], SCREEN)
+        longest = max((length(f.case, "kv_len") for f in rows), default=0)
+        best: Finding | None = None
+        for whole in self._every if len({f.case.id for f in rows}) >= ENOUGH else ():
+            if not whole.usual or not self._time():
+                break
+            for defect in regions(whole.defects[0], longest):
+                model = Model((defect,))
+                if sum(model.may_show(f.case) and self._bench.explains(model, f) for f in rows) >= ENOUGH:
+                    finding = find(self._bench, model)
+                    best = max(best, finding, key=lambda each: each.worth) if best else finding
+        return [best] if best else []
+
+    def _partly(self, found: Sequence[Finding]) -> list[Finding]:
+        """The mistake that reproduces all that is wrong in most of what is left, though not in all of a call."""
+        left, names = self._unexplained(found), self._bench.partial()
+        best: Finding | None = None
+        for model in self._every:
+            if model.name not in names or not self._time():
+                continue
+            explained = tuple(
+                f for f in left if model.may_show(f.case) and self._bench.explains(model, f, True)
+            )
+            if len({f.case.id for f in explained}) >= ENOUGH and len(explained) > (
+                best.explains if best else 0
+            ):
+                best = Finding(model, explained, self._seen.failed, partly=True)
+        return [best] if best else []
 
     def _time(self) -> bool:
         return time.process_time() < self._until
@@ -104,12 +151,12 @@ class Search:
 
     def _round(self, screen: Sequence[Failure], left: Sequence[Failure]) -> list[Weight]:
         """The candidates of a round, the best first."""
-        hits = {
-            model: n
-            for model in self._every
-            if (model.usual or self._time())
-            and (n := sum(model.may_show(f.case) and self._bench.explains(model, f) for f in screen))
-        }
+        hits = {}
+        for number, model in enumerate(self._every):
+            if not model.usual and number % ASKED == 0 and not self._time():
+                break
+            if n := sum(model.may_show(f.case) and self._bench.explains(model, f) for f in screen):
+                hits[model] = n
         turns = Counter[str]()  # of each mistake one number after the other
         order = {}
         for model in sorted(hits, key=lambda model: -hits[model]):

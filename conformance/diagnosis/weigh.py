@@ -14,7 +14,7 @@ PASSES = 16
 LARGE = 50_000
 """Elements of inputs above which a row is left to the last count."""
 
-WORTH: dict[Word, float] = {"same": 1.0, "alike": 0.75, "right": 0.0, "other": -0.5}
+WORTH: dict[Word, float] = {"same": 1.0, "alike": 0.75, "partly": -0.25, "right": 0.0, "other": -0.5}
 CONTRADICTION = 1.0
 
 
@@ -49,7 +49,7 @@ class Bench:
     def __init__(self, evidence: Evidence, policy: str) -> None:
         self.evidence, self.policy = evidence, policy
         self._wrong: dict[int, Wrong] = {}
-        self._explained: dict[tuple[str, int], bool] = {}
+        self._quick: dict[tuple[str, int], Word] = {}
         self._words: dict[tuple[str, int], Word] = {}
         self._fails: dict[tuple[str, str, str], bool] = {}
 
@@ -62,16 +62,24 @@ class Bench:
         """What a model says of a failing row."""
         key = (model.name, id(failure))
         if key not in self._words:
-            self._words[key] = self._ready(failure).word(model)
-            self._explained[key] = self._words[key] in ("same", "alike")
+            self._words[key] = self._quick[key] = self._ready(failure).word(model)
         return self._words[key]
 
-    def explains(self, model: Model, failure: Failure) -> bool:
-        """Whether a model reproduces a failing row."""
+    def _glance(self, model: Model, failure: Failure) -> Word:
+        """The same, with "right" for all that is neither the same nor alike, in whole or in part."""
         key = (model.name, id(failure))
-        if key not in self._explained:
-            self._explained[key] = self._ready(failure).explained(model)
-        return self._explained[key]
+        if key not in self._quick:
+            self._quick[key] = self._ready(failure).word(model, "right")
+        return self._quick[key]
+
+    def explains(self, model: Model, failure: Failure, partly: bool = False) -> bool:
+        """Whether a model reproduces a failing row, or what is wrong in it."""
+        word = self._glance(model, failure)
+        return word in ("same", "alike") or (partly and word == "partly")
+
+    def partial(self) -> set[str]:
+        """The names of the models that were found to reproduce what is wrong in some row, and not the whole row."""
+        return {name for (name, _), word in self._quick.items() if word == "partly"}
 
     def fails(self, model: Model, asked: Asked) -> bool:
         """Whether a model would fail a passing row."""

@@ -40,6 +40,8 @@ def finding_line(finding: Finding) -> str:
     """One finding: what was done wrong, how much of what fails it explains, and the requirement."""
     parts = [f"{_sentence(finding.model)} This explains {finding.explains} of {_failures(finding.of)}"]
     parts[0] += f" ({_names(finding.model)})."
+    if finding.partly:
+        parts.append("It happens in a part of each of these calls; the rest of them is right.")
     if finding.contradicted:
         parts.append(
             f"Yet {finding.contradicted} of {counted(finding.looked_at, 'passing row')} that it was tried on would "
@@ -103,6 +105,7 @@ def _finding_json(finding: Finding) -> Mapping[str, Any]:
         "of": finding.of,
         "contradicted": finding.contradicted,
         "looked_at": finding.looked_at,
+        "partly": finding.partly,
         "alike": [_ids(model) for model in finding.alike],
         "rows": [{"case": f.case.id, "dtype": f.dtype} for f in finding.explained],
     }

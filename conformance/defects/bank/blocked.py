@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.ways import after, online
-from conformance.defects.blocks.edges import SIZES, Edges, begin_of, end_of, family
+from conformance.defects.blocks.edges import SIZES, Edges, begin_of, end_of, family, whole
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
@@ -115,13 +115,6 @@ def _before(c: Call, e: Edges) -> Array:
 def _rows_kept(shown: Callable[[Call, Edges], Any]) -> Callable[[Edges], Change]:
     """Queries whose heads come out as zero: c, blocks -> bool [q_len, 1]."""
     return lambda e: after("average", lambda c, x: np.where(shown(c, e), x, c.wide(0)))
-
-
-def _whole(length: int, e: Edges) -> int:
-    """Keys or queries of the whole blocks."""
-    begins = e(length)
-    size = int(begins[1]) if len(begins) > 1 else length
-    return length // max(size, 1) * size
 
 
 def _padding(e: Edges) -> Change:
@@ -264,9 +257,9 @@ RULES: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], Callable[[Edges],
     ("bias-of-first-block-of-queries", "Every block of queries adds the bias of the first block.", ("ATT-7",),
      ("attn_bias",), _bias(lambda c, e, b: np.take(b, np.arange(c.q_len) - _row(c, e)[:, 0], axis=-2)), "q_len"),
     ("tail-of-keys-lost", "Keys behind the last full block are lost, and all of them if there is no full block.",
-     ("ATT-1",), (), _hidden(lambda c, e: c.columns < _whole(c.kv_len, e)), ""),
+     ("ATT-1",), (), _hidden(lambda c, e: c.columns < whole(e, c.kv_len)), ""),
     ("tail-beyond-first-block-lost", "With more keys than one block, those behind the last full block are lost.",
-     ("ATT-1",), (), _hidden(lambda c, e: (c.columns < _whole(c.kv_len, e)) | (len(e(c.kv_len)) == 1)), "kv_len"),
+     ("ATT-1",), (), _hidden(lambda c, e: c.columns < (whole(e, c.kv_len) or c.kv_len)), "kv_len"),
     ("keys-read-from-first-block", "Every block of keys reads the keys of the first block.", ("ATT-1",), (),
      _read("k", _inside), "kv_len"),
     ("values-read-from-first-block", "Every block of keys reads the values of the first block.", ("ATT-1",), (),
@@ -278,9 +271,9 @@ RULES: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], Callable[[Edges],
     ("values-one-block-late", "Every block but the first reads the values of the block before.", ("ATT-1",), (),
      _read("v", _before), "kv_len"),
     ("query-tail-lost", "With more queries than one block, those behind the last full block come out as zero.",
-     ("ATT-1",), (), _rows_kept(lambda c, e: (np.arange(c.q_len) < (_whole(c.q_len, e) or c.q_len))[:, None]), "q_len"),
+     ("ATT-1",), (), _rows_kept(lambda c, e: (np.arange(c.q_len) < (whole(e, c.q_len) or c.q_len))[:, None]), "q_len"),
     ("query-tail-lost-always", "Queries behind the last full block come out as zero, all of them if none is full.",
-     ("ATT-1",), (), _rows_kept(lambda c, e: (np.arange(c.q_len) < _whole(c.q_len, e))[:, None]), ""),
+     ("ATT-1",), (), _rows_kept(lambda c, e: (np.arange(c.q_len) < whole(e, c.q_len))[:, None]), ""),
     ("maximum-of-block-of-queries", "The maximum that is subtracted is that of a block of queries, not of the row.",
      ("ATT-2",), (), _shared_peak, "q_len"),
     ("query-first-block-only", "Queries beyond the first block come out as zero.", ("ATT-1",), (),

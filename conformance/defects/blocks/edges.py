@@ -57,6 +57,13 @@ def ends(begins: Array, length: int) -> Array:
     return np.append(begins[1:], length)
 
 
+def whole(begins: Edges, length: int) -> int:
+    """Where the last full block ends; 0 if the only one is not full."""
+    first = begins(length) if len(begins(length)) > 1 else begins(2 * max(SIZES) + 2 * length)
+    size = int(first[1] - first[0])
+    return length // size * size
+
+
 def begin_of(begins: Array, index: Array) -> Array:
     """Where the block of each index begins; below zero and behind the end as in the nearest block."""
     found: Array = begins[np.clip(np.searchsorted(begins, index, side="right") - 1, 0, None)]

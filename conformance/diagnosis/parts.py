@@ -1,0 +1,141 @@
+"""A mistake that is made in a part of a call only: in one pass of a backward operation, or in some blocks of keys.
+
+A backward kernel keeps lse and output of the way forward and computes the weights anew from the logits:
+what is forgotten in one of the two places breaks the gradients, and nothing else.
+A forward kernel treats its first, its last or its incomplete block in lines of their own.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from conformance.defects.blocks.edges import SIZES, Edges, of
+from conformance.defects.call import Call
+from conformance.defects.defect import Defect
+from conformance.defects.reference import REFERENCE, Steps
+from conformance.defects.visibility import visibility
+from conformance.vectors.case import Array
+
+LOGITS = frozenset(
+    {
+        *("accept", "scale", "score", "cap", "bias", "place", "intersect"),
+        *("by_mask", "by_bias", "by_causal", "by_window", "by_lengths"),
+    }
+)
+"""Steps that say what the logits are, and which of them are visible."""
+SHARED = LOGITS | {"repeat"}
+"""Steps that both passes take."""
+KEPT = frozenset({"softmax", "peak", "raised", "total", "normalise", "log", "average"})
+"""Steps whose results the way forward leaves to the way back."""
+BACK, FORWARD, LSE = "on the way back only", "on the way forward only", "in the lse that is kept only"
+
+
+Region = Callable[[Array, int], Array]
+"""Where blocks begin, number of keys -> bool for each key."""
+REGIONS: Mapping[str, Region] = {
+    "in the first block only": lambda begins, length: np.arange(length) < _second(begins, length),
+    "behind the first block only": lambda begins, length: np.arange(length) >= _second(begins, length),
+    "in the last block only": lambda begins, length: np.arange(length) >= begins[-1],
+    "before the last block only": lambda begins, length: np.arange(length) < begins[-1],
+}
+
+
+def parts(defect: Defect) -> tuple[Defect, ...]:
+    """The defect in the way back alone, and in the way forward alone, where it can be in either."""
+    if callable(defect.change) or all(name.startswith("GRAD-") for name in defect.violates):
+        return ()
+    wrong = replace(REFERENCE, **defect.change)
+    steps = frozenset(defect.change)
+    found = []
+    if steps <= SHARED:
+        found.append((BACK, (REFERENCE, REFERENCE, wrong)))
+    if steps <= SHARED | KEPT:
+        found.append((FORWARD, (wrong, wrong, REFERENCE)))
+        found.append((LSE, (REFERENCE, wrong, REFERENCE)))
+    return tuple(
+        replace(
+            defect,
+            change={"compute_gradients": _passes(*passes)},
+            detail=f"{defect.detail}, {where}".removeprefix(", "),
+            violates=("GRAD-1",),
+            variants={},
+            variant=True,
+        )
+        for where, passes in found
+    )
+
+
+def regions(defect: Defect, longest: int) -> Iterator[Defect]:
+    """The defect in some of the blocks of keys, of which none is longer; a last block counts if it is not full."""
+    if callable(defect.change) or defect.variant or not frozenset(defect.change) <= LOGITS:
+        return
+    wrong = replace(REFERENCE, **defect.change)
+    for size in SIZES:
+        for where, region in REGIONS.items():
+            if size < longest:
+                yield replace(
+                    defect,
+                    change={"attend": _in_region(wrong, of(size), region)},
+                    detail=f"in blocks of {size}, {where}",
+                    variants={},
+                    variant=True,
+                )
+
+
+def _second(begins: Array, length: int) -> int:
+    return int(begins[1]) if len(begins) > 1 else length
+
+
+def _in_region(wrong: Steps, edges: Edges, region: Region) -> Any:
+    """Attention with the logits of two kinds of steps."""
+
+    def attend(s: Steps, c: Call, query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
+        here = region(edges(c.kv_len), c.kv_len)
+        logits, visible = (
+            np.where(here, one, other)
+            for one, other in zip(_logits(wrong, c, query, key), _logits(s, c, query, key), strict=True)
+        )
+        weights, lse = s.softmax(s, c, logits, visible)
+        return s.average(c, weights, value, visible), weights, lse
+
+    return attend
+
+
+def _logits(s: Steps, c: Call, query: Array, key: Array) -> tuple[Array, Array]:
+    """Logits, and which are visible."""
+    c = s.accept(c)
+    return s.bias(c, s.cap(c, s.score(c, query, key, s.scale(c)))), visibility(s, c)
+
+
+def _passes(output: Steps, kept: Steps, back: Steps) -> Any:
+    """The gradients: the steps that give the output, those that give the lse, and those of the way back."""
+
+    def compute_gradients(_: Steps, c: Call) -> dict[str, Array]:
+        for check in REFERENCE.checks:
+            check(c)
+        heads, lse = _forward(output, c)
+        if kept is not output:
+            lse = _forward(kept, c)[1]
+
+        def softmax(s: Steps, c: Call, logits: Array, visible: Array) -> tuple[Array, Array]:
+            less = np.where(np.isfinite(lse), lse, c.wide(0))[..., None]
+            return np.exp(np.where(visible, logits - less, c.wide(-np.inf))), lse
+
+        def delta(c: Call, weights: Array, products: Array, gradient: Array, _: Array) -> Any:
+            return (gradient * heads).sum(axis=-1, keepdims=True)
+
+        found: dict[str, Array] = back.compute_gradients(replace(back, softmax=softmax, delta=delta), c)
+        return found
+
+    return compute_gradients
+
+
+def _forward(s: Steps, c: Call) -> tuple[Array, Array]:
+    """Heads and lse."""
+    c = s.accept(c)
+    query = s.project_query(c)
+    key, value = s.join(c, s.project_key(c), s.project_value(c))
+    heads, _, lse = s.attend(s, c, query, s.repeat(c, key), s.repeat(c, value))
+    return heads, lse
