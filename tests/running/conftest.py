@@ -1,5 +1,7 @@
 """A file of targets, most of them bad in one way each."""
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -154,3 +156,15 @@ def targets(tmp_path: Path) -> Path:
     path = tmp_path / "fakes.py"
     path.write_text(TARGETS)
     return path
+
+
+@pytest.fixture(autouse=True)
+def _forget(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What a test has imported from its own folder, and could import from there, no later one meets."""
+    known, path = set(sys.modules), list(sys.path)
+    yield
+    sys.path[:] = path
+    folder = str(tmp_path_factory.getbasetemp())
+    for name in set(sys.modules) - known:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(folder):
+            del sys.modules[name]
