@@ -1,7 +1,7 @@
 """For `nox -s mutation`: which tests reach what runs only in a target's process.
 
-mutmut notes what a test calls in its own process. What a worker calls before it serves is reached by every test
-that starts one.
+mutmut notes what a test calls in its own process. What a worker does is reached by every test that starts
+one.
 """
 
 import os
@@ -13,6 +13,9 @@ STARTS = "conformance.running.isolated.xǁIsolatedǁstart"
 IN_THE_WORKER = (
     "conformance.running.worker.x_main",
     "conformance.running.worker.x__take_over_streams",
+    "conformance.running.worker.x_serve",
+    "conformance.running.worker.x__start",
+    "conformance.running.worker.x__run",
     "conformance.running.orphan.x_end_with_parent",
 )
 

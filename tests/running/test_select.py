@@ -177,3 +177,19 @@ def test_expressions(text: str, true: bool) -> None:
 def test_expressions_that_are_none(text: str) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         parse(text)
+
+
+def test_expressions_may_be_wide_but_not_deep() -> None:
+    assert parse(" or ".join(["(z)", "not z"] * 60))(lambda word: False)
+    for text in ("not " * 60 + "a", "(" * 60 + "a" + ")" * 60):
+        with pytest.raises(UsageError, match="cannot be read"):
+            parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("a and )", "at ')'"), ("or a", "at 'or'"), ("not and", "at 'and'"), ("(a", "at its end")],
+)
+def test_where_an_expression_cannot_be_read(text: str, place: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"{text!r} cannot be read {place};")):
+        parse(text)

@@ -90,3 +90,15 @@ def test_a_process_is_ended_where_nothing_is_left_to_ask(
     with pytest.raises(UsageError, match="no case is left"):
         Session(request, [make_case()])
     assert len(ended) == 1
+
+
+def test_what_a_target_writes_is_heard(targets: Path, make_case: Make) -> None:
+    session = Session(Request(target=f"{targets}:printing"), [make_case()])
+    assert session.row(session.questions[0]).verdict == "pass"
+    session.close()
+    assert session.heard == "printed\nwritten to stdout\nwritten to stderr\n"
+
+
+def test_a_dtype_that_is_not_claimed(make_case: Make) -> None:
+    with pytest.raises(UsageError, match=r"^attention does not claim float16; it claims float64, float32;"):
+        opened([make_case()], dtypes=("float16",))
