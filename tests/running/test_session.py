@@ -100,5 +100,5 @@ def test_what_a_target_writes_is_heard(targets: Path, make_case: Make) -> None:
 
 
 def test_a_dtype_that_is_not_claimed(make_case: Make) -> None:
-    with pytest.raises(UsageError, match=r"^attention does not claim float16; it claims float32, float64:"):
+    with pytest.raises(UsageError, match=r"^attention does not claim float16; it claims float64, float32:"):
         opened([make_case()], dtypes=("float16",))
