@@ -1,10 +1,11 @@
-"""For `nox -s mutation`: which tests reach what runs only in a target's process.
+"""For `nox -s mutation`: which tests are asked about a function.
 
-mutmut notes what a test calls in its own process. What a worker does is reached by every test that starts
-one.
+mutmut notes what a test calls in its own process; what a worker does is reached by every test that starts one.
+Where many tests reach a function the quickest are asked.
 """
 
 import os
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -18,14 +19,32 @@ IN_THE_WORKER = (
     "conformance.running.worker.x__run",
     "conformance.running.orphan.x_end_with_parent",
 )
+SECONDS = 6.0
+"""How long the tests that are asked about one function may take together."""
+
+
+def stats() -> Any:
+    """What mutmut has noted so far; None if it does not ask."""
+    if os.environ.get("MUTANT_UNDER_TEST") != "stats":
+        return None
+    from mutmut.state import state  # no dependency of any other session
+
+    return state()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown() -> None:
-    """Notes it before mutmut does."""
-    if os.environ.get("MUTANT_UNDER_TEST") == "stats":
-        from mutmut.state import state  # no dependency of any other session
+    """Notes, before mutmut does, what a worker has called."""
+    if (noted := stats()) and STARTS in noted._stats:
+        noted._stats.update(IN_THE_WORKER)
 
-        reached: set[Any] = state()._stats
-        if STARTS in reached:
-            reached.update(IN_THE_WORKER)
+
+def pytest_sessionfinish() -> None:
+    """Leaves to each function the quickest tests."""
+    if noted := stats():
+        for function, tests in noted.tests_by_mangled_function_name.items():
+            quick = sorted(tests, key=lambda test: noted.duration_by_test[test])
+            until = accumulate(noted.duration_by_test[test] for test in quick)
+            noted.tests_by_mangled_function_name[function] = {
+                test for test, seconds in zip(quick, until, strict=True) if seconds <= SECONDS
+            }

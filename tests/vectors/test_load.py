@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+from dataclasses import fields
 
 import jsonschema
 import numpy as np
@@ -33,6 +34,9 @@ QUICK = settings(
 CHOSEN = (
     "attention/plain",
     "attention/hand-sized",
+    "attention/bias-float16",
+    "independence/readonly",
+    "independence/repeated",
     "mask/empty-row-weights-lse",
     "cache/past",
     "validation/softcap-zero",
@@ -105,6 +109,8 @@ def test_what_is_written_is_read_back(built, written):
     assert loaded.sha256 == hashlib.sha256((written / INDEX).read_bytes()).hexdigest()
     for case, _ in built:
         (back,) = (one for one in loaded.cases if one.id == case.id)
+        for field in sorted({field.name for field in fields(case)} - {"inputs", "expected"}):
+            assert (field, getattr(back, field)) == (field, getattr(case, field))
         assert set(back.inputs) == set(case.inputs)
         assert all(equal(back.inputs[name], array) for name, array in case.inputs.items())
         assert set(back.expected) == set(case.expected)
@@ -117,6 +123,10 @@ def test_what_is_written_is_read_back(built, written):
             )
             assert equal(read.hi, golden.hi)
             assert equal(read.lo, golden.lo)
+            assert set(read.signatures) == set(golden.signatures)
+            for name, signature in golden.signatures.items():
+                assert equal(read.signatures[name].direction, signature.direction)
+                assert read.signatures[name].limits == signature.limits
             assert {(d, p) for d, of in read.bounds.items() for p in of} == {
                 (d, p) for d, of in golden.bounds.items() for p in of
             }
