@@ -37,6 +37,7 @@ CHOSEN = (
     "attention/bias-float16",
     "independence/readonly",
     "independence/repeated",
+    "numerics/dk7",
     "mask/empty-row-weights-lse",
     "cache/past",
     "validation/softcap-zero",
