@@ -20,6 +20,7 @@ from conformance.vectors.generate.cases import (
     paths,
     projection,
     sizes,
+    tiled,
     validation,
 )
 from conformance.vectors.generate.draft import Draft
@@ -38,6 +39,7 @@ _CHAPTERS = (
     independence,
     pairs,
     paths,
+    tiled,
     edges,
     gradients,
     gradient_tiles,

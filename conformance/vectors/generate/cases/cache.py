@@ -121,6 +121,18 @@ def drafts() -> Iterator[Draft]:
         q_offset=6,
     )
     yield project(
+        "cache/layer-causal",
+        "Four new tokens of the layer after three: q_offset counts the past, once.",
+        "CACHE-3",
+        "MASK-8",
+        heads=4,
+        kv_heads=2,
+        q_len=4,
+        past=3,
+        is_causal=True,
+        q_offset=3,
+    )
+    yield project(
         "cache/layer-bias-k",
         "b_k is added to new keys alone: with a past it is visible.",
         "PROJ-2",

@@ -141,6 +141,23 @@ def _options() -> Iterator[Draft]:
         **two,
     )
     yield drafted(
+        "tiled-causal",
+        "The diagonal begins within the second tile of keys, and hides tiles from the first queries.",
+        "GRAD-3",
+        is_causal=True,
+        q_offset=83,
+        **tiled,
+    )
+    yield drafted(
+        "tiled-causal-lengths",
+        "Causality and lengths end in different tiles.",
+        "GRAD-3",
+        is_causal=True,
+        q_offset=60,
+        kv_lengths=np.array([77, 93]),
+        **two,
+    )
+    yield drafted(
         "tiled-past",
         "A past longer than a tile, before the keys that have gradients.",
         "GRAD-13",

@@ -361,6 +361,20 @@ def _together() -> Iterator[Draft]:
         q_offset=-1,
         sinks=_SINKS,
     )
+    hidden = Draws("gradient/softcap-hidden").gauss(2, 1, 5, 7)
+    hidden[0, :, :, 2], hidden[1, :, 1, 4] = -np.inf, -np.inf
+    yield drafted(
+        "softcap-hidden",
+        "A softcap, causality, and a bias of -inf after it: the derivative is that of the logits before.",
+        "GRAD-7",
+        "GRAD-3",
+        "GRAD-5",
+        softcap=1.5,
+        sigma=2.0,
+        is_causal=True,
+        q_offset=2,
+        attn_bias=hidden,
+    )
     yield drafted(
         "softcap-mask-bias",
         "A softcap, a bias after it, and a mask.",

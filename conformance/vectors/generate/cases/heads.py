@@ -83,6 +83,27 @@ def drafts() -> Iterator[Draft]:
         return_weights=True,
         return_lse=True,
     )
+    draws = Draws("heads/grouped-per-head")
+    mask = draws.mask(2, 6, 5, 7, share=0.6)
+    mask[..., 3] = True
+    yield attend(
+        "heads/grouped-mask-per-head",
+        "Three groups of two: the mask has a plane for each query head.",
+        "HEAD-2",
+        "MASK-1",
+        heads=6,
+        kv_heads=3,
+        mask=mask,
+    )
+    yield attend(
+        "heads/grouped-bias-per-head",
+        "Three groups of two: the bias has a plane for each query head.",
+        "HEAD-2",
+        "ATT-7",
+        heads=6,
+        kv_heads=3,
+        attn_bias=draws.gauss(1, 6, 5, 7, sigma=1.5),
+    )
     yield attend(
         "heads/grouped-window-softcap",
         "Groups with a window and a softcap.",

@@ -109,6 +109,30 @@ def _layer() -> Iterator[Draft]:
         kv_len=9,
         past=4,
     )
+    yield _gradient(
+        "past-grouped",
+        "Groups behind a past that is longer than the new part.",
+        "GRAD-13",
+        "GRAD-6",
+        heads=4,
+        kv_heads=2,
+        kv_len=11,
+        past=8,
+        is_causal=True,
+        q_offset=8,
+        q_len=3,
+    )
+    yield _gradient(
+        "grouped-bias-scale",
+        "Groups of three, a bias for each query head and key, and a scale that its gradient knows nothing of.",
+        "GRAD-10",
+        "GRAD-5",
+        "GRAD-6",
+        heads=6,
+        kv_heads=2,
+        scale=1.25,
+        attn_bias=Draws("layer-gradient/grouped-bias-scale").gauss(1, 6, 5, 7),
+    )
     key, value = draws.gauss(2, 7, 9), draws.gauss(2, 7, 9)
     key[0, 5:], value[0, 5:], key[1, 6], value[1, 6] = np.nan, np.inf, -np.inf, np.nan
     yield _gradient(

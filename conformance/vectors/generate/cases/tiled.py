@@ -1,0 +1,102 @@
+"""Each option over several tiles of queries and of keys, with a tail of both: what a tile decides for its rows."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from conformance.vectors.generate.draft import Draft, attend
+from conformance.vectors.generate.draws import Draws, exact
+
+_SIZES: dict[str, Any] = {
+    "batch": (1,),
+    "heads": 4,
+    "kv_heads": 2,
+    "q_len": 41,
+    "kv_len": 139,
+    "d_k": 3,
+    "d_v": 2,
+    "sigma": 1.5,
+}
+_TWO: dict[str, Any] = {**_SIZES, "batch": (2,), "heads": 2, "kv_heads": 1}
+
+
+def drafts() -> Iterator[Draft]:
+    """Tiles of 8 to 128 have a second one and a tail; no length, offset or window ends with one."""
+    draws = Draws("paths/tiled")
+
+    def tiled(name: str, note: str, *covers: str, **given: Any) -> Draft:
+        return attend(f"paths/tiled-{name}", note, *covers, return_lse=True, **{**_SIZES, **given})
+
+    yield tiled("causal", "The diagonal runs through four tiles.", "MASK-6", "ATT-14", is_causal=True)
+    yield tiled(
+        "causal-offset",
+        "The diagonal begins within the second tile.",
+        "MASK-6",
+        "MASK-8",
+        is_causal=True,
+        q_offset=83,
+    )
+    yield tiled(
+        "causal-offsets",
+        "Each batch entry begins in a tile of its own, one with rows that see nothing.",
+        "MASK-8",
+        "MASK-3",
+        is_causal=True,
+        q_offset=np.array([98, -11]),
+        **_TWO,
+    )
+    yield tiled(
+        "window", "A window that moves over the tiles.", "MASK-10", "MASK-8", window=(37, 5), q_offset=91
+    )
+    yield tiled(
+        "window-bias",
+        "A narrow window, and a bias of its own for each query and key.",
+        "MASK-10",
+        "ATT-7",
+        window=(13, 6),
+        q_offset=70,
+        attn_bias=draws.gauss(1, 1, 41, 139),
+    )
+    yield tiled(
+        "lengths",
+        "One length ends within a tile, and leaves tiles that nobody reads.",
+        "MASK-12",
+        kv_lengths=np.array([139, 45]),
+        **_TWO,
+    )
+    yield tiled(
+        "causal-lengths",
+        "Causality and lengths end in different tiles.",
+        "MASK-9",
+        "MASK-12",
+        is_causal=True,
+        q_offset=60,
+        kv_lengths=np.array([77, 101]),
+        **_TWO,
+    )
+    yield tiled(
+        "mask",
+        "A mask of its own for each head, which leaves whole tiles out.",
+        "MASK-1",
+        mask=_holes(draws.mask(1, 4, 41, 139, share=0.6)),
+    )
+    yield tiled(
+        "sinks",
+        "Sinks beside several tiles of keys, and causality.",
+        "ATT-12",
+        "MASK-6",
+        sinks=exact([0.5, -1.0, 2.0, 0.25]),
+        is_causal=True,
+        q_offset=51,
+    )
+    yield tiled("softcap", "A softcap over several tiles.", "ATT-5", softcap=2.0, is_causal=True, q_offset=98)
+    yield tiled(
+        "past", "A past longer than a tile.", "CACHE-1", "CACHE-3", past=98, is_causal=True, q_offset=98
+    )
+
+
+def _holes(mask: Any) -> Any:
+    """Rows of which the first, a middle or the last tile shows nothing."""
+    mask[..., 3:9, :67], mask[..., 17:26, 32:128], mask[..., 30:, 128:] = False, False, False
+    return mask
