@@ -10,11 +10,18 @@ from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
 from conformance.defects.reference import Steps
+from conformance.dtypes import MAX_FINITE, dtype_name
 from conformance.vectors.case import Array
 
 
 def _finite(x: Array) -> Array:
     return np.where(np.isfinite(x), x, 0).astype(x.dtype)
+
+
+def _clipped(x: Array) -> Array:
+    """As numpy.nan_to_num does."""
+    largest = MAX_FINITE[dtype_name(x.dtype)]
+    return np.clip(np.where(np.isnan(x), 0, x), -largest, largest).astype(x.dtype)
 
 
 def _inputs(change: Any, *names: str) -> Change:
@@ -59,7 +66,9 @@ DEFECTS = (
         "output-nan-to-num",
         "NaN and infinity in your output are replaced by numbers.",
         ("ATT-10", "NUM-6"),
-        output(lambda c, x: _finite(x), "output"),
+        output(lambda c, x: _clipped(x), "output"),
+        detail="infinity by the largest of the dtype",
+        variants={"infinity by zero as well": output(lambda c, x: _finite(x), "output")},
     ),
     Defect(
         "output-nan-is-zero",

@@ -133,6 +133,18 @@ def drafts() -> Iterator[Draft]:
         q_offset=3,
     )
     yield project(
+        "cache/layer-offsets",
+        "Each batch entry goes on from an offset of its own, and has a length of its own.",
+        "CACHE-3",
+        "MASK-8",
+        "MASK-12",
+        q_len=3,
+        past=4,
+        is_causal=True,
+        q_offset=np.array([2, 4]),
+        kv_lengths=np.array([5, 7]),
+    )
+    yield project(
         "cache/layer-bias-k",
         "b_k is added to new keys alone: with a past it is visible.",
         "PROJ-2",

@@ -26,9 +26,11 @@ def drafts() -> Iterator[Draft]:
     draws = Draws("paths/tiled")
 
     def tiled(name: str, note: str, *covers: str, **given: Any) -> Draft:
-        return attend(f"paths/tiled-{name}", note, *covers, return_lse=True, **{**_SIZES, **given})
+        return attend(f"paths/tiled-{name}", note, *covers, **{**_SIZES, **given})
 
-    yield tiled("causal", "The diagonal runs through four tiles.", "MASK-6", "ATT-14", is_causal=True)
+    yield tiled(
+        "causal", "The diagonal runs through four tiles.", "MASK-6", "ATT-14", return_lse=True, is_causal=True
+    )
     yield tiled(
         "causal-offset",
         "The diagonal begins within the second tile.",
@@ -62,6 +64,7 @@ def drafts() -> Iterator[Draft]:
         "lengths",
         "One length ends within a tile, and leaves tiles that nobody reads.",
         "MASK-12",
+        return_lse=True,
         kv_lengths=np.array([139, 45]),
         **_TWO,
     )
@@ -79,6 +82,7 @@ def drafts() -> Iterator[Draft]:
         "mask",
         "A mask of its own for each head, which leaves whole tiles out.",
         "MASK-1",
+        return_lse=True,
         mask=_holes(draws.mask(1, 4, 41, 139, share=0.6)),
     )
     yield tiled(
@@ -87,6 +91,7 @@ def drafts() -> Iterator[Draft]:
         "ATT-12",
         "MASK-6",
         sinks=exact([0.5, -1.0, 2.0, 0.25]),
+        return_lse=True,
         is_causal=True,
         q_offset=51,
     )

@@ -1,0 +1,85 @@
+"""Mistakes that are made in a part of a call: one pass of a gradient, some blocks of keys, some heads."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from wrong import THIRDS, Slip, read_slips, rows_of
+
+from conformance.defects.bank import DEFECTS
+from conformance.defects.call import Call
+from conformance.defects.reference import REFERENCE, Implementation
+from conformance.diagnosis.finding import Finding
+from conformance.diagnosis.search import diagnose
+from conformance.telling.diagnosis import diagnosis_json, finding_line
+from conformance.vectors.case import Array, Case
+from conformance.vectors.load import load_vectors
+
+THIRD = {name: slip for file in THIRDS for name, slip in read_slips(file).items()}
+BY_ID = {defect.id: defect for defect in DEFECTS}
+
+
+@cache
+def cases(*words: str) -> tuple[Case, ...]:
+    return tuple(
+        c
+        for c in load_vectors().cases
+        if any(word in c.id for word in words) and sum(x.size for x in c.inputs.values()) < 4000
+    )
+
+
+def found(target: Any, among: str, *words: str) -> Finding:
+    """The first finding."""
+    rows = rows_of(target, cases(*words))
+    return diagnose(rows, cases(*words), "eager", [BY_ID[name] for name in among.split()]).findings[0]
+
+
+@pytest.mark.parametrize(
+    ("slip", "among", "words", "detail"),
+    [
+        (
+            "vjp-flash-sink-not-in-lse",
+            "sinks-ignored mask-inverted",
+            ("gradient/",),
+            "in the lse that is kept only",
+        ),
+        ("vjp-flash-causal-forward-only", "causal-ignored", ("gradient/causal",), "on the way back only"),
+    ],
+)
+def test_a_mistake_of_one_pass_of_the_gradient(
+    slip: str, among: str, words: tuple[str, ...], detail: str
+) -> None:
+    best = found(THIRD[slip].target(), among, *words)
+    assert (best.defects[0].id, best.defects[0].detail) == (among.split()[0], detail)
+    assert best.model.violates == ("GRAD-1",)
+    assert f"({detail})" in finding_line(best)
+
+
+def test_a_mistake_behind_the_first_block_of_keys() -> None:
+    capped = ("if softcap is not None:", "if softcap is not None and start == 0:")
+    target = Slip("softcap-in-first-block", "third/online", (capped,), ()).target()
+    best = found(target, "softcap-ignored mask-inverted", "softcap", "sizes/")
+    assert (best.defects[0].id, best.defects[0].detail) == (
+        "softcap-ignored",
+        "in blocks of 32, behind the first block only",
+    )
+
+
+def test_a_mistake_of_some_heads() -> None:
+    def score(c: Call, query: Array, key: Array, scale: float) -> Any:
+        logits = REFERENCE.score(c, query, key, scale)
+        return np.concatenate(
+            [REFERENCE.score(c, query, key, 1.0)[..., :1, :, :], logits[..., 1:, :, :]], axis=-3
+        )
+
+    target = Implementation(replace(REFERENCE, score=score))
+    best = found(target, "scale-left-out mask-inverted", "attention/", "heads/")
+    assert (best.defects[0].id, best.partly) == ("scale-left-out", True)
+    assert "in a part of each of these calls" in finding_line(best)
+    rows = rows_of(target, cases("attention/"))
+    among = [BY_ID["scale-left-out"]]
+    assert (
+        diagnosis_json(diagnose(rows, cases("attention/"), "fused", among))["findings"][0]["partly"] is True
+    )
