@@ -1,5 +1,6 @@
 """Baselines: strict both ways, and a plain line for everything that is wrong with one."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from conformance.errors import UsageError
 from conformance.judging.verdict import FAILURES, Row
 from conformance.names import SDPA
-from conformance.running.baseline import Baseline, Entry, baseline_of, read_baseline
+from conformance.running.baseline import MOST_DOTS, Baseline, Entry, baseline_of, read_baseline
 
 HELD = {"a/b": ("float64", "float32"), "a/c": ("float32",)}
 
@@ -146,3 +147,18 @@ def test_a_baseline_of_what_failed() -> None:
     before = known(Entry("a/b", "why", ("float32",), report="https://x.example/1"))
     kept = [(entry.reason, entry.report) for entry, _ in baseline_of(map(before.seen, rows))]
     assert kept == [("why", "https://x.example/1"), ("", ""), ("", "")]
+
+
+def test_what_is_wrong_is_told_with_the_file_that_it_stands_in(tmp_path: Path) -> None:
+    path = tmp_path / "known.toml"
+    path.write_text('baseline_version = 1\n[[known]]\ncase = "a/misspelt"\nreason = "w"\n')
+    (problem,) = read_baseline(path).problems((), HELD, ())
+    assert problem.startswith(f"{path}: ")
+
+
+def test_a_line_of_as_many_dots_as_are_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "known.toml"
+    for dots, refused in ((MOST_DOTS, False), (MOST_DOTS + 1, True)):
+        path.write_text(f'baseline_version = 1\n[[known]]\ncase = "a/b"\nreason = "{"." * dots}"\n')
+        with pytest.raises(UsageError, match="more than 200 dots") if refused else nullcontext():
+            assert read_baseline(path).entries == (Entry("a/b", "." * dots),)

@@ -10,7 +10,7 @@ import pytest
 from conformance.errors import UsageError
 from conformance.names import SDPA
 from conformance.running.answer import Answer
-from conformance.running.arrays import describe
+from conformance.running.arrays import describe, giver
 from conformance.running.call import call
 from conformance.running.target import adopt, load
 
@@ -91,6 +91,24 @@ def test_things_in_a_few_words(thing: Any, words: str) -> None:
     assert describe(thing) == words
 
 
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "returned None, wanted an array"),
+        (
+            object(),
+            "output is an object, which NumPy cannot read as numbers; return an array, or say how by to_numpy",
+        ),
+        (
+            "text",
+            "output is a str, which NumPy cannot read as numbers; return an array, or say how by to_numpy",
+        ),
+    ],
+)
+def test_what_was_returned_instead_of_an_array(returned: Any, message: str) -> None:
+    assert asked(lambda query, key, value: returned).message == message
+
+
 @pytest.mark.parametrize("library", ["jax", "some_library"])
 def test_a_file_that_lacks_a_library_is_no_backend_of_ours(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, library: str
@@ -118,6 +136,24 @@ def test_a_result_on_another_device_than_its_operands() -> None:
         "output is on device array_api_strict.Device('device1'), "
         "its operands are on array_api_strict.Device('CPU_DEVICE')"
     )
+
+
+@pytest.mark.parametrize("give", ["from_dlpack", "asarray"])
+def test_any_library_is_told_of_a_device_that_was_asked_for(
+    give: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def made(array: Any, **options: Any) -> Any:
+        seen.append(options)
+        return array
+
+    library = ModuleType("small_arrays")
+    setattr(library, give, made)
+    monkeypatch.setitem(sys.modules, "small_arrays", library)
+    giver("small_arrays", "gpu:1")(np.ones(2))
+    giver("small_arrays", None)(np.ones(2))
+    assert seen == [{"device": "gpu:1"}] * 2 + [{}] * 2
 
 
 def test_operands_lie_on_the_device_that_was_asked_for() -> None:

@@ -165,3 +165,4 @@ def test_a_variant_that_is_not_answered_fails(tmp_path: Path, make_case: Make) -
         "answers the stored case but not its variant "
         f"({variant(case, '5/core/plain/float32').words}; --fresh 5): only one sign (CONF-16)",
     )
+    assert (row.got, row.got_left_out) == ((), "it is the answer to a variant of the case")

@@ -227,6 +227,13 @@ def test_the_ends_of_the_range_round_trip(tmp_path, dtype):
         assert equal(parse_tensors((tmp_path / name).read_bytes(), (tmp_path / name).suffix)["x"], array)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_readable_numbers_are_as_short_as_they_can_be(tmp_path, dtype):
+    write_tensors(tmp_path / "x.json", {"x": np.array([0.1, 2.5, 1e-4], dtype)})
+    tensor = json.loads((tmp_path / "x.json").read_text())["x"]
+    assert list(map(str, tensor["data"])) == ["0.1", "2.5", "0.0001"]
+
+
 def test_tensors_out_of_order_in_memory_are_written_in_order(tmp_path):
     array = np.arange(12.0).reshape(3, 4)
     for view in (array.T, array[::-1], array[:, ::2]):
