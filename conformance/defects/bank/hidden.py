@@ -7,6 +7,7 @@ import numpy as np
 
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
+from conformance.defects.reference import REFERENCE as R
 from conformance.defects.reference import Steps
 from conformance.defects.visibility import visibility
 from conformance.vectors.case import Array
@@ -25,6 +26,36 @@ def _given(fill: Callable[[Call, Array], Any]) -> Change:
     return {"attend": attend}
 
 
+def _filled(number: float, lengths: bool) -> Change:
+    """Hidden logits become a number; `lengths` says whether slots beyond them do as well. The lse is right."""
+
+    def softmax(s: Steps, c: Call, logits: Array, visible: Array) -> Any:
+        exists = np.ones_like(visible) if lengths else s.intersect(c, (s.by_lengths(c),))
+        fill = c.wide(max(number, float(np.finfo(c.wide).min)))
+        weights, _ = R.softmax(s, c, np.where(visible | ~exists, logits, fill), exists)
+        return weights, R.softmax(s, c, logits, visible)[1]
+
+    return {"softmax": softmax}
+
+
+FILLS = {
+    f"{said}, {where}": _filled(number, lengths)
+    for said, number in (("the lowest of the dtype", -np.inf), ("-1e9", -1e9), ("-10000", -1e4))
+    for where, lengths in (
+        ("slots beyond the lengths too", True),
+        ("but not slots beyond the lengths", False),
+    )
+}
+FILL = "the lowest of the dtype, slots beyond the lengths too"
+
+
+def _lowest_added(s: Steps, c: Call, logits: Array, visible: Array) -> Any:
+    """The lowest number is added where a key is hidden: beside a negative logit that is -inf at most by rounding."""
+    lowest = np.finfo(c.wide).min
+    added = logits + np.where(visible, c.wide(0), lowest)
+    return R.softmax(s, c, added, np.ones_like(visible))
+
+
 DEFECTS = (
     Defect(
         "hidden-less-10000",
@@ -38,5 +69,20 @@ DEFECTS = (
         "Logits of whatever is hidden are multiplied by zero, which leaves them a weight.",
         ("MASK-1", "MASK-9"),
         _given(lambda c, x: x * 0),
+    ),
+    Defect(
+        "hidden-finite-but-in-lse",
+        "Hidden logits are set to a finite number, so that an empty row is a mean of the values; its lse is right.",
+        ("MASK-3",),
+        FILLS[FILL],
+        detail=FILL,
+        variants={said: change for said, change in FILLS.items() if said != FILL},
+        features=("empty",),
+    ),
+    Defect(
+        "hidden-less-lowest",
+        "The lowest finite number is added to whatever is hidden: NaN comes through, and an empty row is a mean.",
+        ("MASK-3", "MASK-4"),
+        {"softmax": _lowest_added},
     ),
 )

@@ -36,6 +36,10 @@ def _widths(shown: Any) -> Change:
     return after("project_query", lambda c, x: x * shown(c.d_k))
 
 
+def _full_groups(size: int) -> Change:
+    return _widths(lambda d: (np.arange(d) < d // size * size) | (d <= size))
+
+
 DEFECTS = (
     Defect(
         "keys-beyond-64-tail-lost",
@@ -109,9 +113,11 @@ DEFECTS = (
     ),
     Defect(
         "width-tail-lost",
-        "Above 8 features of query and key, those behind the last full group of 8 are lost.",
+        "Features of query and key behind the last full group are lost, where there is a full one.",
         ("ATT-1",),
-        _widths(lambda d: (np.arange(d) < d // 8 * 8) | (d <= 8)),
+        _full_groups(8),
+        detail="in groups of 8",
+        variants={f"in groups of {size}": _full_groups(size) for size in (3, 4, 16, 32, 64)},
     ),
     Defect(
         "odd-feature-lost",

@@ -74,3 +74,22 @@ def end_of(begins: Array, length: int, index: Array) -> Array:
     """Where the block of each index ends."""
     found: Array = ends(begins, length)[np.clip(np.searchsorted(begins, index, side="right") - 1, 0, None)]
     return found
+
+
+HEIGHTS = (2, 4, 8, 16, 32, 64)
+TILES = (
+    *((height, width) for height in HEIGHTS for width in HEIGHTS),
+    *((3, 3), (5, 5), (2, 3), (3, 2), (3, 4), (4, 3), (3, 5), (5, 3)),
+)
+"""Sizes of tiles, queries and keys."""
+
+
+def tiled(make: Callable[[int, int], Any], height: int = 4, width: int = 4) -> dict[str, Any]:
+    """The change, and the same mistake in tiles of other sizes, as fields of a Defect: queries, keys -> change."""
+    said = "in tiles of {} queries and {} keys".format
+    return {
+        "change": make(height, width),
+        "detail": said(height, width),
+        "variants": {said(*tile): make(*tile) for tile in TILES if tile != (height, width)},
+        "beyond": ("", {said(*tile): max(tile) for tile in TILES}),
+    }
