@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 from dataclasses import fields
+from functools import cache
 
 import jsonschema
 import numpy as np
@@ -45,9 +46,14 @@ CHOSEN = (
 BULK = "attention.safetensors"
 
 
+@cache  # `nox -s mutation` asks these tests again and again in copies of one process
+def chosen():
+    return [(build(draft), draft.readable) for draft in drafts() if draft.id in CHOSEN]
+
+
 @pytest.fixture(scope="module")
 def built():
-    return [(build(draft), draft.readable) for draft in drafts() if draft.id in CHOSEN]
+    return chosen()
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +114,7 @@ def test_what_is_written_is_read_back(built, written):
     loaded = load_vectors(written)
     assert [case.id for case in loaded.cases] == sorted(CHOSEN)
     assert loaded.sha256 == hashlib.sha256((written / INDEX).read_bytes()).hexdigest()
+    assert set(loaded.files) == {path.name for path in written.iterdir()} - {INDEX, CHECKED}
     for case, _ in built:
         (back,) = (one for one in loaded.cases if one.id == case.id)
         for field in sorted({field.name for field in fields(case)} - {"inputs", "expected"}):
@@ -354,23 +361,47 @@ def test_a_damaged_index(folder, kind):
     refused(folder, INDEX)
 
 
+KEY = "attention/plain:output"
+OTHER_SHAPE = f"{KEY}: a tensor has another shape than (2, 3, "
 NOT_AGREEING = {
-    "shape": lambda index: _output(index).update(shape=[2, 3, 5, 5]),
-    "rank": lambda index: _output(index).update(shape=[2, 3, 5]),
-    "rows that are not held": lambda index: _output(index).update(rows=[0, 1]),
-    "rows out of range": lambda index: _output(index).update(rows=[0, 1, 2, 3, 9]),
-    "a dtype without bounds": lambda index: _output(index)["bounds"].pop("float16"),
-    "a case twice": lambda index: index["cases"].append(_case(index)),
+    "shape": (lambda index: _output(index).update(shape=[2, 3, 5, 5]), OTHER_SHAPE),
+    "rank": (lambda index: _output(index).update(shape=[2, 3, 5]), OTHER_SHAPE),
+    "rows that are not held": (lambda index: _output(index).update(rows=[0, 1]), OTHER_SHAPE),
+    "rows out of range": (
+        lambda index: _output(index).update(rows=[0, 1, 2, 3, 9]),
+        f"{KEY}: rows 9 of shape (2, 3, 5, 4) do not exist",
+    ),
+    "the row after the last": (
+        lambda index: _output(index).update(rows=[0, 1, 2, 3, 5]),
+        f"{KEY}: rows 5 of shape (2, 3, 5, 4) do not exist",
+    ),
+    "a dtype without bounds": (
+        lambda index: _output(index)["bounds"].pop("float16"),
+        f"{KEY}: it has bounds for other dtypes than the case is about",
+    ),
+    "a case twice": (lambda index: index["cases"].append(_case(index)), "two of its cases have one ID"),
 }
 
 
 @pytest.mark.parametrize("kind", NOT_AGREEING)
 def test_an_index_that_does_not_agree_with_its_tensors(folder, kind):
-    edit(folder, NOT_AGREEING[kind])
-    refused(folder, "")
+    change, why = NOT_AGREEING[kind]
+    edit(folder, change)
+    assert why in refused(folder, "")
 
 
-KEY = "attention/plain:output"
+def test_rows_that_are_all_of_them(folder):
+    """Those of lse lie on its last axis, those of every other result on the last but one."""
+
+    def listed(index):
+        for golden in _case(index, "mask/empty-row-weights-lse")["expected"].values():
+            golden["rows"] = list(range(5))
+
+    edit(folder, listed)
+    (case,) = (case for case in load_vectors(folder).cases if case.id == "mask/empty-row-weights-lse")
+    assert {golden.rows for golden in case.expected.values()} == {(0, 1, 2, 3, 4)}
+
+
 DAMAGED_TENSORS = {
     "no hi": lambda t: t.pop(f"{KEY}:hi"),
     "no input": lambda t: t.pop("attention/plain:input:key"),
