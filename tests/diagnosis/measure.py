@@ -11,25 +11,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from wrong import THIRDS, read_slips, rows_of
+from wrong import FILES, read_slips, rows_of
 
 from conformance.defects.bank import DEFECTS
 from conformance.diagnosis.search import diagnose
 from conformance.vectors.case import Case
 from conformance.vectors.load import load_vectors
 
-FIRST = read_slips()
-SECOND = {f"outsider {name}": made for name, made in read_slips("outsider.toml").items()}
-THIRD = {f"third {name}": made for file in THIRDS for name, made in read_slips(file).items()}
-SLIPS = {**FIRST, **SECOND, **THIRD}
-SETS = {
-    "tuning": tuple(FIRST)[::2],
-    "held out": tuple(FIRST)[1::2],
-    "": tuple(FIRST),
-    "second held-out set": tuple(SECOND),
-    "third held-out set": tuple(THIRD),
-}
-"""The bank was mended after the first was seen, and judged by the others; then mended again."""
+SETS = {which: {f"{which} {name}": made for name, made in read_slips(which).items()} for which in FILES}
+SLIPS = {name: made for those in SETS.values() for name, made in those.items()}
 EACH = 16
 """Of the bank every so many defects are measured, so that it ends in minutes."""
 
@@ -95,24 +85,22 @@ def _outcome(name: str, target: object, policy: str, dtypes: tuple[str, ...]) ->
     )
 
 
-def measure(processes: int, each: int, verbose: bool) -> int:
-    """Prints the rates."""
-    bank = [d.id for d in DEFECTS if d.observable][::each]
+def measure(processes: int, each: int, verbose: bool, sets: Sequence[str]) -> int:
+    """Prints the rates of some sets of slips, and of the bank."""
+    names = [name for which in sets if which in SETS for name in SETS[which]]
+    bank = [d.id for d in DEFECTS if d.observable][::each] if "bank" in sets else []
     with get_context("spawn").Pool(processes) as pool:
-        slips = {o.name: o for o in pool.imap_unordered(slip, SLIPS)}
+        slips = {o.name: o for o in pool.imap_unordered(slip, names)}
         own = {o.name: o for o in pool.imap_unordered(defect, bank)}
     wanted = {name: made.wanted for name, made in SLIPS.items()}
-    for title, names in SETS.items():
-        tell(
-            f"slips, {title}" if title else "slips",
-            [slips[name] for name in names],
-            wanted,
-            verbose and bool(title),
-        )
-    for title, those in {"second": SECOND, "third": THIRD}.items():
-        named = sum(made.missed is None for made in those.values())
-        print(f"    the {title} when it was written, with the bank as it stood: in {named} of {len(those)}")
-    tell(f"bank, one of {each}", list(own.values()), {name: (name,) for name in own}, verbose)
+    for which in (which for which in sets if which in SETS):
+        those = SETS[which]
+        tell(f"slips, {which} set", [slips[name] for name in those], wanted, verbose)
+        if any(made.missed for made in those.values()):
+            named = sum(made.missed is None for made in those.values())
+            print(f"    when it was written, with the bank as it stood: in {named} of {len(those)}")
+    if own:
+        tell(f"bank, one of {each}", list(own.values()), {name: (name,) for name in own}, verbose)
     times = sorted(o.seconds for o in [*slips.values(), *own.values()])
     print(f"seconds a diagnosis: median {times[len(times) // 2]:.1f}, largest {times[-1]:.1f}")
     return 0
@@ -133,5 +121,8 @@ if __name__ == "__main__":
     parser.add_argument("-j", type=int, default=2, help="processes")
     parser.add_argument("--each", type=int, default=EACH, help="of the bank every so many; 1 for all")
     parser.add_argument("-v", action="store_true", help="say what was missed")
+    parser.add_argument(
+        "--set", action="append", choices=[*SETS, "bank"], help="what to measure; all by default"
+    )
     given = parser.parse_args()
-    sys.exit(measure(given.j, given.each, given.v))
+    sys.exit(measure(given.j, given.each, given.v, given.set or [*SETS, "bank"]))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from wrong import THIRDS, Slip, read_slips, rows_of
+from wrong import Slip, read_slips, rows_of
 
 from conformance.defects.bank import DEFECTS
 from conformance.defects.call import Call
@@ -17,7 +17,7 @@ from conformance.telling.diagnosis import diagnosis_json, finding_line
 from conformance.vectors.case import Array, Case
 from conformance.vectors.load import load_vectors
 
-THIRD = {name: slip for file in THIRDS for name, slip in read_slips(file).items()}
+THIRD = read_slips("third")
 BY_ID = {defect.id: defect for defect in DEFECTS}
 
 

@@ -18,8 +18,14 @@ from conformance.running.target import adopt
 from conformance.vectors.case import Case
 
 HERE = Path(__file__).parent
-THIRDS = ("third_blocks.toml", "third_forward.toml", "third_backward.toml")
-"""The files of the third held-out set."""
+FILES = {
+    "first": ("slips.toml",),
+    "second": ("outsider.toml",),
+    "third": ("third_blocks.toml", "third_forward.toml", "third_backward.toml"),
+    "fourth": ("fourth.toml",),
+    "fifth": ("fifth.toml",),
+}
+"""The sets of slips, each by somebody else; the bank was mended after each, so that only the next one measures it."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +59,10 @@ class Slip:
         return made
 
 
-def read_slips(file: str = "slips.toml") -> dict[str, Slip]:
-    """Every slip by name, in the order of the file."""
-    return {e["name"]: _slip(e) for e in tomllib.loads((HERE / file).read_text("utf-8"))["slip"]}
+def read_slips(which: str = "first") -> dict[str, Slip]:
+    """The slips of a set by name, in the order of its files."""
+    texts = [(HERE / file).read_text("utf-8") for file in FILES[which]]
+    return {e["name"]: _slip(e) for text in texts for e in tomllib.loads(text)["slip"]}
 
 
 def _slip(e: dict[str, Any]) -> Slip:

@@ -9,6 +9,7 @@ import pytest
 from conformance.names import MHA, MHA_VJP
 from conformance.vectors.generate.build import build
 from conformance.vectors.generate.cases import drafts
+from conformance.vectors.generate.draft import attend
 from conformance.vectors.load import load_vectors
 
 SHIPPED = {case.id: case for case in load_vectors().cases}
@@ -121,3 +122,10 @@ def test_both_operations_have_cases_of_all_dtypes_and_of_full_mantissas():
         ]
         assert any(case.dtypes == ("float64", "float32", "float16", "bfloat16") for case in cases)
         assert any(case.dtypes == ("float64", "float32") for case in cases)
+
+
+def test_a_draft_of_a_wrong_call_has_to_say_so():
+    with pytest.raises(ValueError, match="paths/wrong is a wrong call: causal without offset"):
+        build(attend("paths/wrong", "Causal, more keys than queries, no offset.", "MASK-7", is_causal=True))
+    with pytest.raises(ValueError, match="paths/right is to be refused, and nothing in it is wrong"):
+        build(attend("paths/right", "Nothing special.", "ATT-1", raises=True))

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
-from conformance.dtypes import cast
+from conformance.defects.call import Call
+from conformance.defects.checks import CHECKS
+from conformance.dtypes import cast, dtype_name
 from conformance.names import DTYPES, FEATURES, MHA_VJP, OPTION_FEATURES, SDPA_VJP
 from conformance.vectors.case import Array, Bound, Case, Golden
 from conformance.vectors.generate.approximate import Approximation, approximate
@@ -27,9 +29,11 @@ def build(draft: Draft) -> Case:
     """The case of a draft.
 
     Raises:
-        ValueError: the golden value cannot be decided, or no dtype can hold the case.
+        ValueError: the call is wrong and not said to be, or the other way round; the golden value cannot be
+            decided, or no dtype can hold the case.
     """
     excluded = _inexact(draft)
+    _check(draft)
     if draft.raises:
         return _case(draft, _features(draft, None), excluded, {})
     problem = pose(draft.operation, draft.inputs, draft.options, draft.rows)
@@ -60,6 +64,27 @@ def build(draft: Draft) -> Case:
         for name, (hi, lo) in exact.items()
     }
     return _case(draft, _features(draft, problem), excluded, expected)
+
+
+def _check(draft: Draft) -> None:
+    """Whether the call is refused is what the draft says (spec/errors.md)."""
+    dtype = (draft.only or DTYPES)[0]
+    arrays = {
+        name: cast(
+            array, draft.dtype_of.get(name, dtype if array.dtype.kind == "f" else dtype_name(array.dtype))
+        )
+        for name, array in draft.inputs.items()
+    }
+    call = Call(draft.operation, **arrays, **draft.options)
+    try:
+        for check in CHECKS:
+            check(call)
+    except (TypeError, ValueError) as error:
+        if not draft.raises:
+            raise ValueError(f"{draft.id} is a wrong call: {error}") from error
+    else:
+        if draft.raises:
+            raise ValueError(f"{draft.id} is to be refused, and nothing in it is wrong")
 
 
 def _gradients(

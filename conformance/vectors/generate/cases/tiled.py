@@ -29,7 +29,13 @@ def drafts() -> Iterator[Draft]:
         return attend(f"paths/tiled-{name}", note, *covers, **{**_SIZES, **given})
 
     yield tiled(
-        "causal", "The diagonal runs through four tiles.", "MASK-6", "ATT-14", return_lse=True, is_causal=True
+        "causal",
+        "The diagonal runs through four tiles.",
+        "MASK-6",
+        "ATT-14",
+        return_lse=True,
+        is_causal=True,
+        q_offset=17,
     )
     yield tiled(
         "causal-offset",
