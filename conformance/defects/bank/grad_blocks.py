@@ -67,7 +67,7 @@ def _keys(chosen: Chosen) -> Callable[[Edges], Change]:
     return make
 
 
-def _by_block(x: Array, begins: Array, length: int) -> Array:
+def by_block(x: Array, begins: Array, length: int) -> Array:
     """Sums over each block of keys, at each of its keys."""
     sums = np.add.reduceat(x, begins, axis=-1) if length else x
     found: Array = np.repeat(sums, np.diff(np.append(begins, length)), axis=-1)
@@ -78,7 +78,7 @@ def _delta_of_block(e: Edges) -> Change:
     """Delta as a number for each key; the sinks keep that of the row."""
 
     def logits(c: Call, p: Array, products: Array, delta: Array, visible: Array) -> Any:
-        return p * (products - _by_block(p * products, e(c.kv_len), c.kv_len))
+        return p * (products - by_block(p * products, e(c.kv_len), c.kv_len))
 
     return {"grad_logits": logits}
 
@@ -98,7 +98,7 @@ def _weights_of_block(e: Edges) -> Change:
     """Weights that are computed anew add up to one in each block."""
 
     def anew(c: Call, p: Array) -> Array:
-        sums = _by_block(p, e(c.kv_len), c.kv_len)
+        sums = by_block(p, e(c.kv_len), c.kv_len)
         return np.where(p == 0, c.wide(0), p / np.where(sums == 0, 1, sums))
 
     return {

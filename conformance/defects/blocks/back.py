@@ -1,0 +1,151 @@
+"""The way back of a kernel: weights computed anew from the lse, by tiles of queries and keys."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from conformance.defects.blocks.edges import REACH, Edges, family
+from conformance.defects.call import Call
+from conformance.defects.defect import Change
+from conformance.defects.reference import REFERENCE as R
+from conformance.defects.reference import Steps
+from conformance.defects.visibility import visibility
+from conformance.vectors.case import Array
+
+Shown = Callable[[Steps, Call], Array]
+"""What the way back takes for visible, [..., H, q_len, kv_len]."""
+Weights = Callable[[Call, Array, Array, Array], Any]
+"""c, logits, lse [..., H, q_len, 1], shown -> weights."""
+Delta = Callable[[Call, Array, Array, Array], Any]
+"""c, gradient of the heads, heads, lse -> Delta, [..., H, q_len, 1]."""
+
+QUERY = ("query", "w_q", "b_q")
+KEY_AND_VALUE = ("key", "w_k", "b_k", "value", "w_v", "b_v")
+
+
+def exponential(c: Call, logits: Array, lse: Array, shown: Array) -> Any:
+    """As it should be; a row without lse is empty."""
+    some = np.isfinite(lse)
+    return np.exp(np.where(shown & some, logits - np.where(some, lse, c.wide(0)), c.wide(-np.inf)))
+
+
+def rows(c: Call, gradient: Array, heads: Array, lse: Array) -> Any:
+    """As it should be."""
+    return (gradient * heads).sum(axis=-1, keepdims=True)
+
+
+def anew(
+    weights: Weights = exponential,
+    delta: Delta = rows,
+    shown: Shown = visibility,
+) -> Change:
+    """Gradients of a kernel that keeps heads and lse of the way forward."""
+
+    def compute(s: Steps, c: Call) -> dict[str, Array]:
+        kept: dict[str, Array] = {}
+
+        def softmax(_: Steps, c: Call, logits: Array, visible: Array) -> tuple[Array, Array]:
+            kept["weights"], lse = s.softmax(s, c, logits, visible)
+            kept["shown"], kept["lse"] = shown(s, c), lse[..., None]
+            return weights(c, logits, kept["lse"], kept["shown"]), lse
+
+        def average(c: Call, p: Array, value: Array, visible: Array) -> Any:
+            kept["heads"] = s.average(c, kept["weights"], value, visible)
+            return kept["heads"]
+
+        wrong = replace(
+            s,
+            softmax=softmax,
+            average=average,
+            products=lambda c, g, v, visible: s.products(c, g, v, kept["shown"]),
+            delta=lambda c, p, products, g, heads: delta(c, g, heads, kept["lse"]),
+        )
+        found: dict[str, Array] = R.compute_gradients(wrong, c)
+        return found
+
+    return {"compute_gradients": compute}
+
+
+def alone(change: Change, *names: str) -> Change:
+    """A change that acts on some gradients only: those of one kernel of several."""
+    steps = {name: step for name, step in change.items() if name != "compute_gradients"}
+    compute = change.get("compute_gradients", R.compute_gradients)
+
+    def both(s: Steps, c: Call) -> dict[str, Array]:
+        wrong = compute(replace(s, **steps), c)
+        return {**R.compute_gradients(s, c), **{name: x for name, x in wrong.items() if name in names}}
+
+    return {"compute_gradients": both}
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Tiles of queries and keys."""
+
+    queries: int
+    keys: int
+
+    def first_query(self, c: Call) -> Array:
+        """The number of the first query of each query's tile, [q_len, 1]."""
+        number = np.arange(c.q_len)[:, None]
+        return number // self.queries * self.queries
+
+    def last_query(self, c: Call) -> Array:
+        """That of the last, [q_len, 1]."""
+        return np.minimum(self.first_query(c) + self.queries, c.q_len) - 1
+
+    def first_key(self, c: Call) -> Array:
+        """The number of the first key of each key's tile, [kv_len]."""
+        return c.columns // self.keys * self.keys
+
+    def last_key(self, c: Call) -> Array:
+        """That of the last, [kv_len]."""
+        return np.minimum(self.first_key(c) + self.keys, c.kv_len) - 1
+
+    def some(self, c: Call, shown: Any) -> Any:
+        """Whether anything of each entry's tile is shown."""
+        if not c.q_len or not c.kv_len:
+            return shown
+        whole = np.broadcast_to(shown, (*np.shape(shown)[:-2], c.q_len, c.kv_len))
+        by_query = np.logical_or.reduceat(whole, np.arange(0, c.q_len, self.queries), axis=-2)
+        by_tile = np.logical_or.reduceat(by_query, np.arange(0, c.kv_len, self.keys), axis=-1)
+        of_query, of_key = np.arange(c.q_len) // self.queries, c.columns // self.keys
+        return np.take(np.take(by_tile, of_query, axis=-2), of_key, axis=-1)
+
+
+SIZES = (4, 8, 16, 32, 64)
+WHOLE = 1 << 20
+
+
+def tiled(make: Callable[[Tiles], Change], whole: bool = False) -> Mapping[str, Any]:
+    """The change in tiles of 8 queries and 8 keys, and in tiles of other sizes, as fields of a Defect.
+
+    `whole` adds blocks of keys that all queries meet at once, and blocks of queries that meet all keys.
+    """
+    made = {
+        f"in tiles of {queries} queries and {keys} keys": make(Tiles(queries, keys))
+        for queries in SIZES
+        for keys in SIZES
+    }
+    if whole:
+        made |= {f"in blocks of {size} keys": make(Tiles(WHOLE, size)) for size in SIZES}
+        made |= {f"in blocks of {size} queries": make(Tiles(size, WHOLE)) for size in SIZES}
+    here = "in tiles of 8 queries and 8 keys"
+    return {"change": made.pop(here), "detail": here, "variants": made}
+
+
+def families(
+    make: Callable[[Edges], Change], others: Mapping[str, Callable[[Edges], Change]], reach: str
+) -> Any:
+    """A family by block size, and beside it those of the same mistake in some part, by what is said of that."""
+    fields = family(make, at=4, reach=reach)
+    sizes = dict(REACH)
+    for label, other in others.items():
+        again = family(other, at=4, reach=reach)
+        for detail, change in {again["detail"]: again["change"], **again["variants"]}.items():
+            fields["variants"][f"{label}, {detail}"] = change
+            if detail in REACH:
+                sizes[f"{label}, {detail}"] = REACH[detail]
+    return {**fields, "beyond": (reach, sizes)}
