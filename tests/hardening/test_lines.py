@@ -178,6 +178,20 @@ def test_a_name_that_is_nearly_right_is_another_name(name: str, make_case: Any) 
         assert judge(case, "float32", "eager", Answer("outputs", outputs=outputs).outputs).verdict == "fail"
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("output", "output"),
+        ("query" * 12, "query" * 12),
+        (" output", "' output'"),
+        ("output\n", r"'output\n'"),
+        ("query" * 13, f"'{'query' * 11}quer..."),
+    ],
+)
+def test_a_name_that_is_told_otherwise_is_quoted(name: str, told: str) -> None:
+    assert list(Answer("outputs", outputs={name: np.zeros(1)}).outputs) == [told]
+
+
 def test_what_a_target_says_of_itself_is_cut() -> None:
     many = {f"{n}\n" + "e" * 400: "v" * 400 for n in range(MOST_ENTRIES + 8)}
     hello = Hello("n" * 400, "v" * 400, (), (), (), "eager", environment=many, notes=tuple(many))

@@ -131,6 +131,12 @@ def test_the_error_above_the_last_lines_is_told() -> None:
         Process(python(code)).ask(b"\n", 20)
 
 
+def test_the_last_error_far_above_the_last_lines_is_told() -> None:
+    lines = ["warned"] * 20 + ["Error: first", *["at"] * 9, "thread panicked: second", *["at"] * 9]
+    with pytest.raises(DiedError, match=r"were: thread panicked: second / at / at / at / at / at$"):
+        Process(python(f"import sys; sys.exit('\\n'.join({lines}))")).ask(b"\n", 20)
+
+
 def test_whoever_cannot_be_told_blocks_nothing() -> None:
     def deaf(text: str) -> None:
         raise ValueError("closed")
@@ -229,3 +235,17 @@ def _until(true: Callable[[], bool]) -> None:
             return
         time.sleep(0.02)
     pytest.fail("it did not come true within 20 s")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="signals beyond those with names are Linux's")
+@pytest.mark.parametrize(("number", "words"), [(11, "SIGSEGV"), (40, "40")])
+def test_the_signal_that_it_died_of(number: int, words: str) -> None:
+    process = Process(python(f"import os; os.kill(os.getpid(), {number})"))
+    with pytest.raises(DiedError, match=rf"^the process died of signal {words}$"):
+        process.ask(b"\n", 20)
+
+
+def test_last_words_that_are_no_text() -> None:
+    process = Process(python("import os, sys; os.write(2, b'not \\xff text'); sys.exit(4)"))
+    with pytest.raises(DiedError, match=r"exited with status 4; its last line was: not \ufffd text$"):
+        process.ask(b"\n", 20)
