@@ -241,16 +241,12 @@ DEFECTS = (
         _exchanged(("w_k", "w_v"), ("b_k", "b_v")),
     ),
     Defect(
-        "b-k-and-b-v-swapped",
-        "b_k is added to the values and b_v to the keys, wherever that fits.",
+        "projection-biases-swapped",
+        "Two of the projection biases are swapped, wherever that fits.",
         ("PROJ-2",),
         _exchanged(("b_k", "b_v")),
-    ),
-    Defect(
-        "b-q-and-b-k-swapped",
-        "b_q is added to the keys and b_k to the queries, wherever that fits.",
-        ("PROJ-2",),
-        _exchanged(("b_q", "b_k")),
+        detail="b_k and b_v",
+        variants={"b_q and b_k": _exchanged(("b_q", "b_k")), "b_q and b_v": _exchanged(("b_q", "b_v"))},
     ),
     Defect(
         "query-by-key-head",

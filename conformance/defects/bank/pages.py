@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from conformance.defects.bank.tile_rules import ends
 from conformance.defects.bank.ways import after, output
 from conformance.defects.blocks.edges import Edges, begin_of, family
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import project
+from conformance.defects.reference import Steps, project
 from conformance.vectors.case import Array
 
 PRESENT = ("present_key", "present_value")
@@ -86,6 +87,40 @@ def _numbered(e: Edges) -> Change:
     }
 
 
+def _one_early(s: Steps, c: Call, query: Array, key: Array, value: Array) -> Any:
+    """What is attended holds the new keys over the last of the past, and zeros in the last slot."""
+
+    def moved(x: Array) -> Array:
+        return np.concatenate([x[..., : c.past - 1, :], x[..., c.past :, :], 0 * x[..., -1:, :]], axis=-2)
+
+    return R.attend(s, c, query, *(moved(x) if c.past else x for x in (key, value)))
+
+
+def _whole_page(size: int) -> Change:
+    """The last page is read to its end: slots behind the length, and zeros behind the last slot."""
+
+    def by_lengths(c: Call) -> Any:
+        if c.kv_lengths is None:
+            return None
+        return c.columns < -(-c.kv_lengths // size)[..., None, None, None] * size
+
+    def attend(s: Steps, c: Call, query: Array, key: Array, value: Array) -> Any:
+        heads, weights, lse = R.attend(s, c, query, key, value)
+        length = np.asarray(c.kv_len if c.kv_lengths is None else np.clip(c.kv_lengths, 0, c.kv_len))
+        behind, place = c.kv_len + np.arange(size), s.place(c)
+        shown = behind < (-(-length // size) * size)[..., None, None, None]
+        if c.is_causal:
+            shown = shown & (behind <= place)
+        if c.window is not None:
+            begin, end = ends(c, place)
+            shown = shown & (behind >= begin) & (behind <= end)
+        count = np.broadcast_to(shown.sum(axis=-1), lse.shape).astype(c.wide)
+        share = np.where(np.isneginf(lse), c.wide(0), 1 / (1 + count * np.exp(-lse))).astype(c.wide)
+        return heads * share[..., None], weights * share[..., None], np.logaddexp(lse, np.log(count))
+
+    return {"by_lengths": by_lengths, "attend": attend}
+
+
 DEFECTS = (
     Defect(
         "pages-in-reverse",
@@ -104,6 +139,19 @@ DEFECTS = (
         "Causality and window alike count the keys from the start of their block or part.",
         ("MASK-6", "MASK-10"),
         **family(_numbered),
+    ),
+    Defect(
+        "last-page-read-to-its-end",
+        "The last page of the cache is read to its end, so that slots behind the length and empty ones take part.",
+        ("MASK-12", "ATT-1"),
+        **_paged(_whole_page),
+    ),
+    Defect(
+        "new-keys-written-one-early",
+        "New keys are written over the last of the past in what is attended; present is right.",
+        ("CACHE-1",),
+        {"attend": _one_early},
+        features=("cache",),
     ),
     Defect(
         "lengths-taken-for-past",
