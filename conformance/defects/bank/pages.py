@@ -114,7 +114,7 @@ def _whole_page(size: int) -> Change:
         if c.window is not None:
             begin, end = ends(c, place)
             shown = shown & (behind >= begin) & (behind <= end)
-        count = np.broadcast_to(shown.sum(axis=-1), lse.shape).astype(c.wide)
+        count: Array = np.broadcast_to(shown.sum(axis=-1), lse.shape).astype(c.wide)
         share = np.where(np.isneginf(lse), c.wide(0), 1 / (1 + count * np.exp(-lse))).astype(c.wide)
         return heads * share[..., None], weights * share[..., None], np.logaddexp(lse, np.log(count))
 
