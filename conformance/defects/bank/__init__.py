@@ -17,6 +17,7 @@ from conformance.defects.bank import (
     grad_sums,
     grad_terms,
     grad_tiles,
+    grad_tokens,
     heads,
     hidden,
     independence,
@@ -84,6 +85,7 @@ BANK: dict[str, tuple[Defect, ...]] = {
         grad_layer,
         grad_factors,
         grad_terms,
+        grad_tokens,
         validation,
     )
 }

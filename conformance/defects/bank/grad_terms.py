@@ -132,21 +132,22 @@ def _without_sinks(c: Call, logits: Array, lse: Array, shown: Array) -> Any:
     return found / (1 - share)
 
 
-def _in_one(change: Change) -> Any:
-    """In the gradient of the query, or in those of key and value, as fields of a Defect."""
-    value = ("value", "w_v", "b_v")
-    return {
-        "change": alone(change, *QUERY),
-        "detail": "in the gradient of the query only",
-        "variants": {
-            "in the gradients of key and value only": alone(change, *KEY_AND_VALUE),
-            "in the gradient of the value only": alone(change, *value),
-            "not in the gradient of the value": alone(change, *QUERY, "key", "w_k", "b_k"),
-            "in the gradient of the key only": alone(change, "key", "w_k", "b_k"),
-        },
+def _in_one(change: Change, value: bool = True) -> Any:
+    """In the gradient of the query, or in those of key and value, as fields of a Defect.
+
+    `value` is whether it shows in that of the value.
+    """
+    variants = {
+        "in the gradients of key and value only": alone(change, *KEY_AND_VALUE),
+        "in the gradient of the value only": alone(change, "value", "w_v", "b_v"),
+        "not in the gradient of the value": alone(change, *QUERY, "key", "w_k", "b_k"),
+        "in the gradient of the key only": alone(change, "key", "w_k", "b_k"),
     }
+    kept = variants if value else {"in the gradient of the key only": alone(change, "key", "w_k", "b_k")}
+    return {"change": alone(change, *QUERY), "detail": "in the gradient of the query only", "variants": kept}
 
 
+CAP = ("softcap",)
 IN_ONE: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], Change], ...] = (
     ("grad-causal-forgotten-in-one", "Causality is forgotten where one of the gradients is formed.",
      ("GRAD-3",), ("is_causal",), _forgotten("by_causal")),
@@ -180,10 +181,9 @@ def _weighed(e: Edges) -> Change:
     }
 
 
-CAP = ("softcap",)
 DEFECTS = (
     *(
-        Defect(name, sentence, violates, features=features, **_in_one(change))
+        Defect(name, sentence, violates, features=features, **_in_one(change, features != CAP))
         for name, sentence, violates, features, change in IN_ONE
     ),
     Defect(

@@ -6,7 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.blocks.back import KEY_AND_VALUE, Tiles, alone, anew, exponential, tiled
+from conformance.defects.blocks.back import (
+    KEY_AND_VALUE,
+    SIZES,
+    WHOLE,
+    Tiles,
+    alone,
+    anew,
+    cleared,
+    exponential,
+    tiled,
+)
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
@@ -93,18 +103,12 @@ def _in_keys(make: Callable[[Tiles], Change]) -> Mapping[str, Any]:
 CAUSAL, WINDOW = ("is_causal",), ("window",)
 OFFSET = ("is_causal", "q_offset")
 NOT_MASKED: tuple[tuple[str, str, tuple[str, ...], Callable[[Tiles], Change]], ...] = (
-    ("grad-tiles-not-masked",
-     "Tiles that are visible in part are not masked when the weights are computed anew.",
-     (), _all_rules),
     ("grad-tiles-causal-not-masked",
      "On the way back causality skips tiles, and masks nothing within a tile.",
      CAUSAL, _causal(lambda c, t, shown, place: t.some(c, shown))),
     ("grad-tiles-window-not-masked",
      "On the way back the window skips tiles, and masks nothing within a tile.",
      WINDOW, _window(lambda c, t, shown, place: t.some(c, shown))),
-    ("grad-tiles-lengths-not-masked",
-     "On the way back kv_lengths skip tiles, and mask nothing within a tile.",
-     ("kv_lengths",), _rule("by_lengths", lambda c, t, shown, place: t.some(c, shown))),
     ("grad-tiles-mask-not-applied",
      "On the way back a tile of which the mask shows anything is visible as a whole.",
      ("mask",), _rule("by_mask", lambda c, t, shown, place: t.some(c, shown))),
@@ -147,7 +151,38 @@ SKIPPED: tuple[tuple[str, str, tuple[str, ...], Callable[[Tiles], Change]], ...]
              & (t.first_key(c) < t.first_query(c) + t.queries + _sides(c)[1]))),
 )  # fmt: skip
 
+_LENGTHS = _rule("by_lengths", lambda c, t, shown, place: t.some(c, shown))
+"""Of which queries a tile is makes no difference here."""
+READ_AS_ZERO = "slots behind the length are read as zero"
+
+
+def _not_masked(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With slots behind the length as they are, and read as zero."""
+    made = {fields["detail"]: fields["change"], **fields["variants"]}
+    zero = {f"{detail}, {READ_AS_ZERO}": cleared(change) for detail, change in made.items()}
+    return {**fields, "variants": {**fields["variants"], **zero}}
+
+
 DEFECTS = (
+    Defect(
+        "grad-tiles-lengths-not-masked",
+        "On the way back kv_lengths skip blocks of keys, and mask nothing within a block.",
+        ("GRAD-3",),
+        features=("kv_lengths",),
+        **_not_masked(
+            {
+                "change": _LENGTHS(Tiles(WHOLE, 8)),
+                "detail": "in blocks of 8",
+                "variants": {f"in blocks of {n}": _LENGTHS(Tiles(WHOLE, n)) for n in SIZES if n != 8},
+            }
+        ),
+    ),
+    Defect(
+        "grad-tiles-not-masked",
+        "Tiles that are visible in part are not masked when the weights are computed anew.",
+        ("GRAD-3",),
+        **_not_masked(tiled(_all_rules, whole=True)),
+    ),
     *(
         Defect(name, sentence, ("GRAD-3",), features=features, **tiled(make, whole="not-masked" in name))
         for name, sentence, features, make in NOT_MASKED

@@ -80,6 +80,20 @@ def alone(change: Change, *names: str) -> Change:
     return {"compute_gradients": both}
 
 
+def cleared(change: Change) -> Change:
+    """A kernel that reads zeros behind kv_lengths."""
+
+    def compute(s: Steps, c: Call) -> dict[str, Array]:
+        def join(c: Call, key: Array, value: Array) -> Any:
+            there = True if c.kv_lengths is None else c.columns[:, None] < c.kv_lengths[..., None, None, None]
+            return tuple(np.where(there, x, c.wide(0)) for x in s.join(c, key, value))
+
+        found: dict[str, Array] = change["compute_gradients"](replace(s, join=join), c)
+        return found
+
+    return {"compute_gradients": compute}
+
+
 @dataclass(frozen=True)
 class Tiles:
     """Tiles of queries and keys."""
@@ -122,12 +136,14 @@ WHOLE = 1 << 20
 def tiled(make: Callable[[Tiles], Change], whole: bool = False) -> Mapping[str, Any]:
     """The change in tiles of 8 queries and 8 keys, and in tiles of other sizes, as fields of a Defect.
 
-    `whole` adds blocks of keys that all queries meet at once, and blocks of queries that meet all keys.
+    `whole` adds tiles that are four times as long as wide and more, blocks of keys that all queries meet at once,
+    and blocks of queries that meet all keys.
     """
     made = {
         f"in tiles of {queries} queries and {keys} keys": make(Tiles(queries, keys))
         for queries in SIZES
         for keys in SIZES
+        if whole or keys in (queries // 2, queries, queries * 2)
     }
     if whole:
         made |= {f"in blocks of {size} keys": make(Tiles(WHOLE, size)) for size in SIZES}
