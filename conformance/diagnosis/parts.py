@@ -13,7 +13,7 @@ import numpy as np
 
 from conformance.defects.blocks.edges import SIZES, Edges, of
 from conformance.defects.call import Call
-from conformance.defects.defect import Defect
+from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE, Steps
 from conformance.defects.visibility import visibility
 from conformance.vectors.case import Array
@@ -46,14 +46,14 @@ def parts(defect: Defect) -> tuple[Defect, ...]:
     """The defect in the way back alone, and in the way forward alone, where it can be in either."""
     if callable(defect.change) or all(name.startswith("GRAD-") for name in defect.violates):
         return ()
-    wrong = replace(REFERENCE, **defect.change)
-    steps = frozenset(defect.change)
+    wrong, right = defect.change, Change()
+    steps = frozenset(wrong)
     found = []
     if steps <= SHARED:
-        found.append((BACK, (REFERENCE, REFERENCE, wrong)))
+        found.append((BACK, (right, right, wrong)))
     if steps <= SHARED | KEPT:
-        found.append((FORWARD, (wrong, wrong, REFERENCE)))
-        found.append((LSE, (REFERENCE, wrong, REFERENCE)))
+        found.append((FORWARD, (wrong, wrong, right)))
+        found.append((LSE, (right, wrong, right)))
     return tuple(
         replace(
             defect,
@@ -71,13 +71,12 @@ def regions(defect: Defect, longest: int) -> Iterator[Defect]:
     """The defect in some of the blocks of keys, of which none is longer; a last block counts if it is not full."""
     if callable(defect.change) or defect.variant or not frozenset(defect.change) <= LOGITS:
         return
-    wrong = replace(REFERENCE, **defect.change)
     for size in SIZES:
         for where, region in REGIONS.items():
             if size < longest:
                 yield replace(
                     defect,
-                    change={"attend": _in_region(wrong, of(size), region)},
+                    change={"attend": _in_region(defect.change, of(size), region)},
                     detail=f"in blocks of {size}, {where}",
                     variants={},
                     variant=True,
@@ -88,14 +87,16 @@ def _second(begins: Array, length: int) -> int:
     return int(begins[1]) if len(begins) > 1 else length
 
 
-def _in_region(wrong: Steps, edges: Edges, region: Region) -> Any:
+def _in_region(wrong: Change, edges: Edges, region: Region) -> Any:
     """Attention with the logits of two kinds of steps."""
 
     def attend(s: Steps, c: Call, query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
         here = region(edges(c.kv_len), c.kv_len)
         logits, visible = (
             np.where(here, one, other)
-            for one, other in zip(_logits(wrong, c, query, key), _logits(s, c, query, key), strict=True)
+            for one, other in zip(
+                _logits(replace(s, **wrong), c, query, key), _logits(s, c, query, key), strict=True
+            )
         )
         weights, lse = s.softmax(s, c, logits, visible)
         return s.average(c, weights, value, visible), weights, lse
@@ -109,15 +110,15 @@ def _logits(s: Steps, c: Call, query: Array, key: Array) -> tuple[Array, Array]:
     return s.bias(c, s.cap(c, s.score(c, query, key, s.scale(c)))), visibility(s, c)
 
 
-def _passes(output: Steps, kept: Steps, back: Steps) -> Any:
-    """The gradients: the steps that give the output, those that give the lse, and those of the way back."""
+def _passes(output: Change, kept: Change, back: Change) -> Any:
+    """The gradients: what is changed in the steps of the output, of the lse that is kept, and of the way back."""
 
-    def compute_gradients(_: Steps, c: Call) -> dict[str, Array]:
-        for check in REFERENCE.checks:
+    def compute_gradients(s: Steps, c: Call) -> dict[str, Array]:
+        for check in s.checks:
             check(c)
-        heads, lse = _forward(output, c)
+        heads, lse = _forward(replace(s, **output), c)
         if kept is not output:
-            lse = _forward(kept, c)[1]
+            lse = _forward(replace(s, **kept), c)[1]
 
         def softmax(s: Steps, c: Call, logits: Array, visible: Array) -> tuple[Array, Array]:
             less = np.where(np.isfinite(lse), lse, c.wide(0))[..., None]
@@ -126,7 +127,8 @@ def _passes(output: Steps, kept: Steps, back: Steps) -> Any:
         def delta(c: Call, weights: Array, products: Array, gradient: Array, _: Array) -> Any:
             return (gradient * heads).sum(axis=-1, keepdims=True)
 
-        found: dict[str, Array] = back.compute_gradients(replace(back, softmax=softmax, delta=delta), c)
+        again = replace(s, softmax=softmax, delta=delta, **back)
+        found: dict[str, Array] = REFERENCE.compute_gradients(again, c)
         return found
 
     return compute_gradients
