@@ -124,6 +124,9 @@ def test_what_the_system_tells_of_memory() -> None:
 
     assert 2**20 < resident(os.getpid()) < allowance() < 2**50
     assert resident(2**22 + 1) == 0
+    before = resident(os.getpid())
+    held = np.ones(2**23)  # 64 MiB
+    assert 0.9 * held.nbytes < resident(os.getpid()) - before < 2 * held.nbytes
 
 
 @pytest.mark.parametrize("in_process", [True, False])
