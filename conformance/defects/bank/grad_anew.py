@@ -97,7 +97,7 @@ EMPTY, GROUPED = ("empty",), ("gqa",)
 DEFECTS = (
     Defect(
         "grad-anew-in-mixed-units",
-        "The weights are computed anew from logits and lse of which one is in base 2 and the other is natural.",
+        "The weights are computed anew from logits, an lse and a power that are not of one base, 2 or e.",
         ("GRAD-1",),
         _units(1, LN2),
         detail="2 ** (logits in base 2 - natural lse)",

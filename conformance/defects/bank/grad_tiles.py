@@ -8,6 +8,7 @@ import numpy as np
 
 from conformance.defects.blocks.back import (
     KEY_AND_VALUE,
+    QUERY,
     SIZES,
     WHOLE,
     Tiles,
@@ -156,6 +157,22 @@ _LENGTHS = _rule("by_lengths", lambda c, t, shown, place: t.some(c, shown))
 READ_AS_ZERO = "slots behind the length are read as zero"
 
 
+def _in_one() -> Mapping[str, Any]:
+    """In the gradient of the value, and in others, as fields of a Defect."""
+    parts = {
+        "in the gradient of the value": ("value", "w_v", "b_v"),
+        "in the gradient of the query": QUERY,
+        "in the gradients of key and value": KEY_AND_VALUE,
+    }
+    made: dict[str, Change] = {}
+    for part, names in parts.items():
+        fields = tiled(lambda t, names=names: alone(_all_rules(t), *names))  # type: ignore[misc]
+        every = {fields["detail"]: fields["change"], **fields["variants"]}
+        made |= {f"{part}, {detail}": change for detail, change in every.items()}
+    here = next(iter(made))
+    return {"change": made.pop(here), "detail": here, "variants": made}
+
+
 def _not_masked(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """With slots behind the length as they are, and read as zero."""
     made = {fields["detail"]: fields["change"], **fields["variants"]}
@@ -164,6 +181,12 @@ def _not_masked(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 DEFECTS = (
+    Defect(
+        "grad-tiles-not-masked-in-one",
+        "Tiles that are visible in part are not masked where one of the gradients is formed.",
+        ("GRAD-3",),
+        **_in_one(),
+    ),
     Defect(
         "grad-tiles-lengths-not-masked",
         "On the way back kv_lengths skip blocks of keys, and mask nothing within a block.",
