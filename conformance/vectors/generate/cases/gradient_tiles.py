@@ -141,6 +141,24 @@ def _options() -> Iterator[Draft]:
         **two,
     )
     yield drafted(
+        "tiled-window-open",
+        "A window open ahead around places before the keys: the last queries see less and less.",
+        "GRAD-3",
+        window=[3, None],
+        q_offset=-4,
+        **tiled,
+    )
+    yield drafted(
+        "tiled-window-past",
+        "A window that begins in the past and ends in the new keys.",
+        "GRAD-3",
+        "GRAD-13",
+        window=[20, 1],
+        q_offset=66,
+        past=70,
+        **tiled,
+    )
+    yield drafted(
         "tiled-causal",
         "The diagonal begins within the second tile of keys, and hides tiles from the first queries.",
         "GRAD-3",

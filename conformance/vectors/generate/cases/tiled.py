@@ -105,6 +105,35 @@ def drafts() -> Iterator[Draft]:
     yield tiled(
         "past", "A past longer than a tile.", "CACHE-1", "CACHE-3", past=98, is_causal=True, q_offset=98
     )
+    yield from _decoding(draws)
+
+
+def _decoding(draws: Draws) -> Iterator[Draft]:
+    """One query that reads several tiles: each option a second time on the path of decoding, and with lse."""
+    mask = draws.mask(2, 6, 1, 39, share=0.6)
+    options: dict[str, tuple[str, str, dict[str, Any]]] = {
+        "mask": ("a mask", "MASK-1", {"mask": mask}),
+        "bias": ("a bias", "ATT-7", {"attn_bias": draws.gauss(2, 1, 1, 39)}),
+        "lengths": ("lengths", "MASK-12", {"kv_lengths": np.array([17, 38])}),
+        "window": ("a window over a past", "MASK-10", {"window": (3, 0), "q_offset": 38, "past": 38}),
+        "softcap": ("a softcap", "ATT-5", {"softcap": 1.5}),
+        "sinks": ("sinks", "ATT-12", {"sinks": exact([0.5, -1.0, 2.0, 0.25, -3.0, 1.0])}),
+        "scale": ("a given scale", "ATT-4", {"scale": 1.25}),
+    }
+    for name, (what, covers, given) in options.items():
+        yield attend(
+            f"paths/tiled-decode-{name}",
+            f"One query, grouped heads and {what} over several tiles.",
+            covers,
+            "ATT-14",
+            heads=6,
+            kv_heads=2,
+            q_len=1,
+            kv_len=39,
+            d_k=5,
+            return_lse=True,
+            **given,
+        )
 
 
 def _holes(mask: Any) -> Any:
