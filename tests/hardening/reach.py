@@ -19,7 +19,7 @@ IN_THE_WORKER = (
     "conformance.running.worker.x__run",
     "conformance.running.orphan.x_end_with_parent",
 )
-SECONDS = 6.0
+SECONDS = 8.0
 """How long the tests that are asked about one function may take together."""
 
 
