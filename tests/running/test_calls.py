@@ -2,8 +2,10 @@
 
 import importlib
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -66,6 +68,21 @@ def test_every_operand_that_was_written_to_is_named() -> None:
     assert asked(attention).message == "key, value was written to during the call (IND-5)"
     own = asked(attention, asarray=lambda self, array: array, to_numpy=lambda self, array: array)
     assert own.message == "key, value was written to during the call (IND-5)"
+
+
+@pytest.mark.covers("IND-5")
+def test_copies_that_were_written_to_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that shares no memory with NumPy."""
+    library = ModuleType("copying_arrays")
+    library.asarray = np.array  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "copying_arrays", library)
+
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        value[0] = 0
+        return query
+
+    answer = asked(attention, array_type="copying_arrays")
+    assert answer.message == "value was written to during the call (IND-5)"
 
 
 def test_whoever_listens_gets_the_exception_itself() -> None:

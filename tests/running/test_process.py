@@ -11,6 +11,7 @@ import pytest
 
 from conformance.errors import UsageError
 from conformance.running.answer import Question
+from conformance.running.orphan import launched
 from conformance.running.process import THREADS, DiedError, Process, TimedOutError, environment, split_command
 from conformance.running.protocol import ProtocolError, encode, run_message
 from conformance.vectors.case import Case
@@ -249,3 +250,23 @@ def test_last_words_that_are_no_text() -> None:
     process = Process(python("import os, sys; os.write(2, b'not \\xff text'); sys.exit(4)"))
     with pytest.raises(DiedError, match=r"exited with status 4; its last line was: not \ufffd text$"):
         process.ask(b"\n", 20)
+
+
+def test_what_a_process_writes_is_echoed_though_it_is_no_text() -> None:
+    heard: list[str] = []
+    process = Process(python("import os; os.write(2, b'not \\xff text')"), heard.append)
+    with pytest.raises(DiedError):
+        process.ask(b"\n", 20)
+    assert "".join(heard) == "not \ufffd text"
+
+
+def test_a_process_has_the_environment_that_was_made_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    process = Process(python("import os; print(os.environ['MKL_NUM_THREADS'], flush=True); input()"))
+    assert process.ask(b"", 20) == b"1\n"
+    process.kill()
+
+
+def test_elsewhere_a_command_is_started_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert launched(("node", "impl.js")) == ["node", "impl.js"]
