@@ -241,9 +241,12 @@ def defects(session: nox.Session) -> None:
 
 @nox.session
 def hardening(session: nox.Session) -> None:
-    """Fuzzing at depth, fifty runs that are killed, twenty targets in a row: the figures of spec/hardening.md."""
+    """Fuzzing at depth, fifty runs that are killed, twenty targets in a row: the figures of spec/hardening.md.
+
+    The environment variable HARDENING is the depth: how many times as many examples as in `tests`.
+    """
     session.install("-e", ".", *group("test"))
-    deep = {**ONE_THREAD, "HARDENING": "20"}
+    deep = {**ONE_THREAD, "HARDENING": os.environ.get("HARDENING", "10")}
     words = ["-q", "--hypothesis-show-statistics", "--durations", "10"]
     session.run("pytest", "tests/hardening", *words, *session.posargs, env=deep)
     session.run("python", "tests/hardening/kills.py", env=ONE_THREAD)

@@ -1,6 +1,6 @@
 """For `nox -s mutation`: which tests are asked about a function.
 
-mutmut notes what a test calls in its own process; what a worker does is reached by every test that starts one.
+mutmut notes what a test calls in its own process; what each worker calls is reached by every test that starts one.
 Where many tests reach a function the quickest are asked.
 """
 
@@ -11,14 +11,7 @@ from typing import Any
 import pytest
 
 STARTS = "conformance.running.isolated.xǁIsolatedǁstart"
-IN_THE_WORKER = (
-    "conformance.running.worker.x_main",
-    "conformance.running.worker.x__take_over_streams",
-    "conformance.running.worker.x_serve",
-    "conformance.running.worker.x__start",
-    "conformance.running.worker.x__run",
-    "conformance.running.orphan.x_end_with_parent",
-)
+IN_THE_WORKER = "conformance.running.orphan.x_end_with_parent"
 SECONDS = 8.0
 """How long the tests that are asked about one function may take together."""
 
@@ -36,7 +29,7 @@ def stats() -> Any:
 def pytest_runtest_teardown() -> None:
     """Notes, before mutmut does, what a worker has called."""
     if (noted := stats()) and STARTS in noted._stats:
-        noted._stats.update(IN_THE_WORKER)
+        noted._stats.add(IN_THE_WORKER)
 
 
 def pytest_sessionfinish() -> None:

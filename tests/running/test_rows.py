@@ -8,10 +8,13 @@ import pytest
 
 from conformance.judging.judge import judge
 from conformance.judging.verdict import Row
+from conformance.names import MHA
 from conformance.running import runner
 from conformance.running.answer import Answer, Question
 from conformance.running.isolated import Isolated
+from conformance.running.process import worker_command
 from conformance.running.runner import Request, answered_once
+from conformance.running.select import Selection
 from conformance.running.target import adopt
 from conformance.vectors.case import Case
 
@@ -110,3 +113,15 @@ def test_as_many_workers_as_are_asked_for_and_have_a_question(
 
 def test_one_that_was_never_started_says_nothing_at_its_end() -> None:
     assert Isolated(["true"], "x", 1.0).close() == ""
+
+
+def test_a_worker_is_told_what_the_request_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "Isolated", lambda *given: given)
+    request = Request(
+        target="x.py:y", selection=Selection(operation=MHA), device="cpu", timeout=5.0, path=("here",)
+    )
+    command = worker_command("x.py:y", MHA, "cpu", ("here",))
+    assert {"--op", MHA, "--device", "cpu", "--path", "here", "x.py:y"} < set(command)
+    assert runner.isolated(request, print) == (command, "x.py:y", 5.0, print)  # type: ignore[comparison-overlap]
+    request = Request(command=("node", "impl.js"), timeout=7.0)
+    assert runner.isolated(request, None) == (("node", "impl.js"), "node impl.js", 7.0, None)  # type: ignore[comparison-overlap]
