@@ -247,7 +247,7 @@ def hardening(session: nox.Session) -> None:
     """
     session.install("-e", ".", *group("test"))
     deep = {**ONE_THREAD, "HARDENING": os.environ.get("HARDENING", "10")}
-    words = ["-q", "--hypothesis-show-statistics", "--durations", "10"]
+    words = ["-q", "--durations", "10"]
     session.run("pytest", "tests/hardening", *words, *session.posargs, env=deep)
     session.run("python", "tests/hardening/kills.py", env=ONE_THREAD)
     session.run("python", "tests/hardening/load.py", env=ONE_THREAD)
