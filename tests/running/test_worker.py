@@ -10,7 +10,8 @@ import pytest
 
 from conformance.names import MHA, SDPA
 from conformance.running import worker
-from conformance.running.protocol import encode, start_message
+from conformance.running.answer import Question
+from conformance.running.protocol import decode_array, encode, run_message, start_message
 
 
 @pytest.fixture
@@ -72,3 +73,45 @@ def test_the_folders_that_it_is_told(served: Any, source: str, tmp_path: Path) -
     assert status == 2
     assert "no module named 'helper_of_a_target'" in refusal["error"]
     assert served("--path", str(tmp_path / "elsewhere"), "--path", str(tmp_path / "far"), needy)[0] == 0
+
+
+def replies(source: str, *messages: Any) -> list[Any]:
+    answers = io.BytesIO()
+    lines = io.BytesIO(b"".join(encode(message) for message in (start_message(), *messages, {"cmd": "stop"})))
+    assert worker.serve(lines, answers, source, None, None) == 0
+    return [json.loads(line) for line in answers.getvalue().splitlines()][1:]
+
+
+def test_a_reply_has_the_id_of_its_question(targets: Path, make_case: Any) -> None:
+    questions = [run_message(Question(make_case(f"core/n{i}"), "float32")) for i in range(3)]
+    assert [reply["id"] for reply in replies(f"{targets}:good", *questions)] == [
+        "core/n0",
+        "core/n1",
+        "core/n2",
+    ]
+
+
+def test_a_call_is_made_as_often_as_it_is_asked_for(tmp_path: Path, make_case: Any) -> None:
+    path = tmp_path / "counting.py"
+    path.write_text(
+        "calls = []\n"
+        "def counted(query, key, value):\n"
+        "    calls.append(1)\n"
+        "    return query * 0 + len(calls)\n"
+    )
+    (reply,) = replies(f"{path}:counted", run_message(Question(make_case(repeat=3), "float32")))
+    assert set(decode_array("output", reply["outputs"]["output"]).ravel()) == {3.0}
+    (reply,) = replies(f"{path}:counted", run_message(Question(make_case(), "float32")))
+    assert set(decode_array("output", reply["outputs"]["output"]).ravel()) == {1.0}
+
+
+def test_what_a_target_raises_is_told_in_a_line_and_in_full_on_stderr(
+    targets: Path, make_case: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question = run_message(Question(make_case(), "float32"))
+    (reply,) = replies(f"{targets}:raising", question)
+    assert (reply["error"][:29], reply["raised"]) == ("ValueError: no luck at all (f", True)
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+    assert replies(f"{targets}:interrupting", question) == [
+        {"id": "core/plain", "error": "KeyboardInterrupt", "raised": True}
+    ]
