@@ -1,6 +1,6 @@
 """Whether a model reproduces a wrong answer: within the judge's tolerance, laid around the model's answer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,7 +48,10 @@ class Wrong:
         self._floor = FLOOR * UNIT_ROUNDOFF[failure.dtype]
         self._sides: dict[str, Side] | None = None
         if failure.outputs is not None:
-            self._sides = {name: self._side(name, array) for name, array in failure.outputs.items()}
+            sides = {name: self._side(name, array) for name, array in failure.outputs.items()}
+            self._sides = dict(
+                sorted(sides.items(), key=lambda item: bool(item[1].right.all()))
+            )  # wrong ones first
 
     def _side(self, name: str, array: Array) -> Side:
         failure, golden = self.failure, self.failure.case.expected.get(name)
@@ -73,15 +76,12 @@ class Wrong:
         """What a model says of the row; `unlike` spares the judge where it is neither the same nor alike."""
         case, dtype = self.failure.case, self.failure.dtype
         answer = model.ask(case, dtype)
-        near = self._near(answer.outputs) if answer.kind == "outputs" else []
-        if near and all(each.all() for each in near):
-            return "same" if _wrong(answer, self.failure, self.policy) else "right"
-        alike, partly = self._alike(answer), self._partly(near)
-        if unlike is not None and not alike and not partly:
+        near: Word | None = self._near(answer.outputs) if answer.kind == "outputs" else None
+        if near is None and self._alike(answer):
+            near = "alike"
+        if near is None and unlike is not None:
             return unlike
-        if not _wrong(answer, self.failure, self.policy):
-            return "right"
-        return "alike" if alike else "partly" if partly else "other"
+        return (near or "other") if _wrong(answer, self.failure, self.policy) else "right"
 
     def _alike(self, answer: Answer) -> bool:
         """The same kind of failure where there are no numbers to compare."""
@@ -92,30 +92,21 @@ class Wrong:
             return failure.case.raises and failure.outputs is not None
         return bool(failure.message) and answer.message == failure.message
 
-    def _partly(self, near: Sequence[Array]) -> bool:
-        """Whether the numbers are the same wherever the target is wrong."""
-        if not near or self._sides is None:
-            return False
-        sides = self._sides.values()
-        return all((each | side.right).all() for each, side in zip(near, sides, strict=True)) and any(
-            not side.right.all() for side in sides
-        )
-
-    def _near(self, outputs: Mapping[str, Array]) -> list[Array]:
-        """Of each output, where its numbers are the same; nothing where names, shapes or dtypes are not."""
+    def _near(self, outputs: Mapping[str, Array]) -> Literal["same", "partly"] | None:
+        """Whether the numbers are the same, or the same wherever the target is wrong."""
         if self._sides is None or self._sides.keys() != outputs.keys():
-            return []
-        near = []
-        for name, side in self._sides.items():
+            return None
+        whole = True
+        for name, side in self._sides.items():  # most models are told apart by the first
             array = outputs[name]
             if array.shape != side.whole.shape or array.dtype != side.whole.dtype:
-                return []
-            near.append(
-                self._same(
-                    _float(array if side.golden is None else held_rows(name, side.golden, array)), side
-                )
-            )
-        return near
+                return None
+            held = _float(array if side.golden is None else held_rows(name, side.golden, array))
+            same = self._same(held, side)
+            if not (same | side.right).all():
+                return None
+            whole = whole and bool(same.all())
+        return "same" if whole else "partly"
 
     def _same(self, model: Array, side: Side) -> Array:
         """Where the numbers of a model are those of the target."""

@@ -1,5 +1,6 @@
 """What a model says of the rows of a run, asked once, and what that amounts to."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ SAMPLE = 32
 """Failing rows that a candidate is weighed by."""
 PASSES = 16
 """Passing rows, likely to contradict it, that a candidate is weighed by."""
+LIKELY = 60
+"""Models that may reproduce a part of what is wrong, and are asked about all of it."""
 LARGE = 50_000
 """Elements of inputs above which a row is left to the last count."""
 
@@ -78,8 +81,9 @@ class Bench:
         return word in ("same", "alike") or (partly and word == "partly")
 
     def partial(self) -> set[str]:
-        """The names of the models that were found to reproduce what is wrong in some row, and not the whole row."""
-        return {name for (name, _), word in self._quick.items() if word == "partly"}
+        """The names of models that reproduce what is wrong in some row, and not the whole row; the likeliest."""
+        rows = Counter(name for (name, _), word in self._quick.items() if word == "partly")
+        return {name for name, _ in rows.most_common(LIKELY)}
 
     def fails(self, model: Model, asked: Asked) -> bool:
         """Whether a model would fail a passing row."""

@@ -86,6 +86,13 @@ DEFECTS = (
         ("is_causal", "q_offset"),
     ),
     Defect(
+        "offset-counted-from-last-key",
+        "Queries are aligned with the last key, and q_offset is added to that: it counts from the first key.",
+        ("MASK-8", "MASK-6"),
+        _offset(lambda c, o: o + c.kv_len - c.q_len),
+        "FlashAttention",
+    ),
+    Defect(
         "causal-alignment-flips",
         "The triangle is aligned with the last key where there are fewer queries than keys, else with the first.",
         ("MASK-6", "MASK-8"),

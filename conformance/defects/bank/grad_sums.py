@@ -12,6 +12,12 @@ from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
 
 
+def _last_of_group(c: Any, x: Any) -> Any:
+    """Zero but for the last query head of each group; x is [..., H, length, d]."""
+    last = np.arange(c.heads) % (c.heads // c.kv_heads) == c.heads // c.kv_heads - 1
+    return np.where(last[:, None, None], x, c.wide(0))
+
+
 def _gather(change: Any) -> Change:
     """Another sum over a group: c, x [..., G, group, length, d] -> [..., G, length, d]."""
     return {
@@ -92,6 +98,12 @@ DEFECTS = (
         ("GRAD-6",),
         _gather(lambda c, x: x[..., -1, :, :]),
         features=GROUPED,
+        variants={
+            "of the key only": {"grad_key": lambda *given: _last_of_group(given[0], R.grad_key(*given))},
+            "of the value only": {
+                "grad_value": lambda *given: _last_of_group(given[0], R.grad_value(*given))
+            },
+        },
     ),
     Defect(
         "grad-group-mean",

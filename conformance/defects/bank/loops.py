@@ -25,6 +25,10 @@ def _base_two(before: Array, now: Array, own: Array) -> Any:
     return np.exp2(before - now)
 
 
+def _of_base_two_maxima(before: Array, now: Array, own: Array) -> Any:
+    return np.exp((before - now) * np.log2(np.e).astype(before.dtype))
+
+
 def _twice(before: Array, now: Array, own: Array) -> Any:
     return np.exp(2 * (before - now))
 
@@ -123,6 +127,18 @@ DEFECTS = (
         "Your online softmax rescales by a power of 2, while its exponentials are powers of e.",
         ("ATT-2",),
         **family(lambda e: loop(e, output=_base_two, total=_base_two)),
+    ),
+    Defect(
+        "online-rescale-of-base-two-maxima",
+        "Your maxima are in units of log 2, and what rescales earlier blocks is exp of their difference, not exp2.",
+        ("ATT-2",),
+        **family(lambda e: loop(e, output=_of_base_two_maxima, total=_of_base_two_maxima)),
+    ),
+    Defect(
+        "online-output-rescale-of-base-two-maxima",
+        "Your maxima are in units of log 2, and what rescales the output is exp of their difference, not exp2.",
+        ("ATT-2",),
+        **family(lambda e: loop(e, output=_of_base_two_maxima)),
     ),
     Defect(
         "online-rescaled-twice",

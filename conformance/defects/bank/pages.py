@@ -142,7 +142,7 @@ DEFECTS = (
     ),
     Defect(
         "last-page-read-to-its-end",
-        "The last page of the cache is read to its end, so that slots behind the length and empty ones take part.",
+        "The last block or page of keys is read to its end, so that the slots of zeros that fill it up take part.",
         ("MASK-12", "ATT-1"),
         **_paged(_whole_page),
     ),

@@ -49,6 +49,20 @@ def _largest_only(maxima: Array, totals: Array, counts: Array) -> Any:
     return np.arange(len(counts)) == each.argmax(axis=-1)[..., None]
 
 
+def _empty_counts(maxima: Array, totals: Array) -> Array:
+    """The lse of parts; 0 where nothing is visible."""
+    return np.where(totals > 0, _lse(maxima, totals), 0)
+
+
+def _empty_is_zero(maxima: Array, totals: Array, counts: Array) -> Any:
+    each = _empty_counts(maxima, totals)
+    return _of_sum(np.exp(each - each.max(axis=-1, keepdims=True)))
+
+
+def _lse_with_empty(maxima: Array, totals: Array) -> Any:
+    return np.logaddexp.reduce(_empty_counts(maxima, totals), axis=-1)
+
+
 SHARES: tuple[tuple[str, str, Share, float], ...] = (
     (
         "split-averaged",
@@ -173,6 +187,12 @@ DEFECTS = (
             **family(lambda e, f=lse: split(e, fair, f)),  # type: ignore[misc]
         )
         for name, sentence, lse in LSES
+    ),
+    Defect(
+        "split-empty-part-has-lse-of-zero",
+        "A part of the keys of which nothing is visible has an lse of 0, not of -inf, and takes weight in the merge.",
+        ("ATT-2", "MASK-4"),
+        **family(lambda e: split(e, _empty_is_zero, _lse_with_empty)),
     ),
     Defect(
         "split-correct",
