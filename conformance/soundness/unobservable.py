@@ -100,6 +100,7 @@ def lines(found: list[Unseen], seed: int, seconds: float) -> Iterator[str]:
 
 def _answers(request: tuple[int, int, bool]) -> list[Answer]:
     from conformance.soundness.fresh import draft
+    from conformance.vectors.generate.balls import NeverDecidedError
     from conformance.vectors.generate.build import build
 
     seed, number, backward = request
@@ -109,7 +110,10 @@ def _answers(request: tuple[int, int, bool]) -> list[Answer]:
     drawn = draft(name, rng, options, rng.random() < 0.3, backward, BITS, KV_LENGTHS)
     if "mask" in drawn.inputs and rng.random() < SHARE:
         drawn.inputs["mask"][..., 0, :] = False  # an empty row
-    case = build(drawn)
+    try:
+        case = build(drawn)
+    except NeverDecidedError:
+        return []
     return [
         _answer(defect, case, dtype)
         for defect, dtype in excused()

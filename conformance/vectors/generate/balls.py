@@ -15,6 +15,10 @@ class UndecidedError(Exception):
     """Two points of the ball round to different numbers: more precision is needed."""
 
 
+class NeverDecidedError(ValueError):
+    """The exact value lies where two numbers of a dtype meet, which no ball can tell: draw other inputs."""
+
+
 def round_dyadic(mantissa: int, exponent: int, bits: int, smallest: int) -> float:
     """Mantissa * 2^exponent to the nearest number of a format, ties to even; exact in float64."""
     magnitude = abs(mantissa)

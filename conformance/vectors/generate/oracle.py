@@ -8,7 +8,7 @@ import flint
 import numpy as np
 
 from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.balls import UndecidedError, split
+from conformance.vectors.generate.balls import NeverDecidedError, UndecidedError, split
 from conformance.vectors.generate.exact import Exact
 from conformance.vectors.generate.problem import Array, Problem
 
@@ -24,7 +24,7 @@ def golden(
     """Hi and lo of every wanted output, and the precision in bits that decided them.
 
     Raises:
-        ValueError: an output cannot be decided: its exact value lies where two numbers of a dtype meet.
+        NeverDecidedError: an output cannot be decided: its exact value lies where two numbers of a dtype meet.
     """
     return decide(lambda: _decided(problem, approximation, tuple(wanted)))
 
@@ -33,7 +33,7 @@ def decide(compute: Callable[[], dict[str, Pair]]) -> tuple[dict[str, Pair], int
     """The pairs at the first precision in bits that decides all of them, and that precision.
 
     Raises:
-        ValueError: as golden does.
+        NeverDecidedError: as golden does.
     """
     bits = FIRST_BITS
     while bits <= LAST_BITS:
@@ -42,7 +42,7 @@ def decide(compute: Callable[[], dict[str, Pair]]) -> tuple[dict[str, Pair], int
             return compute(), bits
         except UndecidedError:
             bits *= 2
-    raise ValueError(f"an output is not decided at {LAST_BITS} bits")
+    raise NeverDecidedError(f"an output is not decided at {LAST_BITS} bits")
 
 
 def _decided(problem: Problem, approximation: Approximation, wanted: tuple[str, ...]) -> dict[str, Pair]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.dtypes import UNIT_ROUNDOFF
 from conformance.vectors.case import Array, Signature
-from conformance.vectors.generate.balls import UndecidedError, split
+from conformance.vectors.generate.balls import NeverDecidedError, UndecidedError, split
 from conformance.vectors.generate.exact import Exact
 from conformance.vectors.generate.problem import Problem
 
@@ -48,7 +48,7 @@ def by_scale(problem: Problem) -> Array:
             return _by_scale(problem)
         except UndecidedError:
             bits *= 2
-    raise ValueError(f"a derivative is not decided at {LAST_BITS} bits")
+    raise NeverDecidedError(f"a derivative is not decided at {LAST_BITS} bits")
 
 
 def _by_scale(problem: Problem) -> Array:
