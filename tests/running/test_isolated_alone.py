@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from conformance.errors import UsageError
 from conformance.names import SDPA
 from conformance.running import isolated
 from conformance.running.answer import Answer, Hello, Question
@@ -119,3 +120,26 @@ def test_another_group_gets_another_process_and_the_old_one_ends(
         assert asker.ask(question).kind == "unsupported"
     assert [fake.stopped for fake in Fake.made] == [1, 0]
     assert asker.close() == "more"
+
+
+def test_one_that_says_something_else_at_its_start(scripted: Callable[..., Isolated]) -> None:
+    asker = scripted([])
+    Fake.scripts[0] = [ProtocolError("an endless line")]
+    with pytest.raises(
+        UsageError, match=r"^fake answered the start with what is no start reply: an endless line; "
+    ):
+        asker.start()
+    assert Fake.made[0].killed == 1
+
+
+def test_what_the_process_writes_goes_to_whoever_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    def made(command: Sequence[str], echo: Any) -> Any:
+        given.append((command, echo))
+        raise UsageError("not today")
+
+    monkeypatch.setattr(isolated, "Process", made)
+    with pytest.raises(UsageError, match="not today"):
+        Isolated(["fake"], "fake", 3.0, print).start()
+    assert given == [(["fake"], print)]

@@ -1,14 +1,17 @@
 """A row holds what the case is, what the answer was and what the judge said of it; how many workers there are."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from conformance.errors import UsageError
 from conformance.judging.judge import judge
 from conformance.judging.verdict import Row
-from conformance.names import MHA
+from conformance.names import MHA, SDPA
 from conformance.running import runner
 from conformance.running.answer import Answer, Question
 from conformance.running.isolated import Isolated
@@ -125,3 +128,20 @@ def test_a_worker_is_told_what_the_request_says(monkeypatch: pytest.MonkeyPatch)
     assert runner.isolated(request, print) == (command, "x.py:y", 5.0, print)  # type: ignore[comparison-overlap]
     request = Request(command=("node", "impl.js"), timeout=7.0)
     assert runner.isolated(request, None) == (("node", "impl.js"), "node impl.js", 7.0, None)  # type: ignore[comparison-overlap]
+
+
+def layer(query: Any, key: Any, value: Any, *, w_q: Any, w_k: Any, w_v: Any, w_o: Any) -> Any: ...
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_target_of_this_process_is_told_what_the_request_says(tmp_path: Path, named: bool) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def layer(query, key, value, *, w_q, w_k, w_v, w_o): ...")
+    target = {"target": f"{path}:layer", "in_process": True} if named else {"target": layer}
+    source = f"{path}:layer" if named else "layer"
+    _, hello = runner.start(Request(selection=Selection(operation=MHA), **target), None)
+    assert hello.operations == (MHA,)
+    with pytest.raises(UsageError, match=re.escape(f"{source} ({SDPA}) needs the argument 'w_q'")):
+        runner.start(Request(**target), None)
+    with pytest.raises(UsageError, match="numpy makes no array on device 'cuda'"):
+        runner.start(Request(selection=Selection(operation=MHA), device="cuda", **target), None)
