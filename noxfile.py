@@ -257,7 +257,7 @@ def hardening(session: nox.Session) -> None:
 def mutation(session: nox.Session) -> None:
     """Small mistakes put into judge, runner and loaders, one after another: which of them no test sees.
 
-    Every third is tried, in each function the first, fourth, seventh and so on; `-- "*"` tries all, in two hours.
+    Every third is tried, in each function the first, fourth, seventh and so on; `-- "*"` tries all.
     """
     session.install("-e", ".", *group("test"), "array-api-strict>=2.2", "mutmut==3.8.1")
     words = session.posargs or ["*[147]"]
