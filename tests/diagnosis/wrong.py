@@ -24,6 +24,7 @@ FILES = {
     "third": ("third_blocks.toml", "third_forward.toml", "third_backward.toml"),
     "fourth": ("fourth.toml",),
     "fifth": ("fifth.toml",),
+    "sixth": ("sixth.toml",),
 }
 """The sets of slips, each by somebody else; the bank was mended after each, so that only the next one measures it."""
 

@@ -38,6 +38,10 @@ def _interleaved(w: Array) -> Array:
     return np.moveaxis(_full(w).reshape(w.shape[1], w.shape[2], w.shape[0]), 2, 0)
 
 
+def _reshaped(w: Array) -> Array:
+    return _apart(w.reshape(w.shape[1], -1), w)
+
+
 def _with(**changes: object) -> Change:
     """Operands of the layer, each made from itself: name -> function."""
     return {
@@ -336,6 +340,13 @@ DEFECTS = (
         ("PROJ-7", "MASK-8"),
         dropped("q_offset", when=lambda c: c.layer),
         features=("q_offset",),
+    ),
+    Defect(
+        "projections-reshaped-without-moving",
+        "The weights (heads, width, d) are reshaped to (width, heads * d) without moving the width to the front.",
+        ("PROJ-1",),
+        _with(**{f"w_{x}": _reshaped for x in "qkv"}),
+        variants={f"w_{x} only": _with(**{f"w_{x}": _reshaped}) for x in "qkv"},
     ),
     Defect(
         "projections-interleaved",

@@ -11,6 +11,11 @@ from conformance.defects.reference import REFERENCE as R
 from conformance.vectors.case import Array
 
 
+def _some(total: Array) -> Array:
+    """One where there is nothing."""
+    return np.where(total == 0, total.dtype.type(1), total)
+
+
 def _along(axis: int) -> Change:
     """A softmax along another axis than the keys."""
     return {
@@ -53,6 +58,11 @@ DEFECTS = (
         "Your softmax runs over the queries, not over the keys.",
         ("ATT-2",),
         _along(-2),
+        variants={
+            "less the maximum over the keys": {
+                "total": lambda c, raised, peak: _some(raised.sum(axis=-2, keepdims=True)),
+            }
+        },
     ),
     Defect(
         "softmax-over-heads",
