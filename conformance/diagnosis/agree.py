@@ -106,7 +106,9 @@ class Wrong:
             if not (same | side.right).all():
                 return None
             whole = whole and bool(same.all())
-        return "same" if whole else "partly"
+        if whole:
+            return "same"
+        return None if all(side.right.all() for side in self._sides.values()) else "partly"
 
     def _same(self, model: Array, side: Side) -> Array:
         """Where the numbers of a model are those of the target."""

@@ -59,11 +59,12 @@ class Model:
 
     def ask(self, case: Case, dtype: str) -> Answer:
         """What it answers; a defect that keeps state starts anew each time, so that the order does not matter."""
-        if self._pure and (same := shared(case, dtype)) is not None:
+        if self._pure:
             # what raises, or writes to what it was given, is asked again in the way of a run
             with np.errstate(all="ignore"), suppress(Exception):
-                outputs = same.compute(self._change)
-                if all(isinstance(array, np.ndarray) for array in outputs.values()):
+                same = shared(case, dtype)
+                outputs = same.compute(self._change) if same else {}
+                if outputs and all(isinstance(array, np.ndarray) for array in outputs.values()):
                     return Answer("outputs", outputs=outputs)
         _SHELL.become(replace(REFERENCE, **self._change))
         with redirect_stderr(io.StringIO()), np.errstate(all="ignore"):

@@ -51,8 +51,9 @@ def parts(defect: Defect) -> tuple[Defect, ...]:
     found = []
     if steps <= SHARED:
         found.append((BACK, (right, right, wrong)))
-    if steps <= SHARED | KEPT:
+    if steps <= SHARED | KEPT and not steps <= {"log"}:
         found.append((FORWARD, (wrong, wrong, right)))
+    if steps <= SHARED | KEPT and not steps <= {"normalise", "average"}:  # they leave the lse as it is
         found.append((LSE, (right, wrong, right)))
     return tuple(
         replace(
@@ -60,6 +61,7 @@ def parts(defect: Defect) -> tuple[Defect, ...]:
             change={"compute_gradients": _passes(*passes)},
             detail=f"{defect.detail}, {where}".removeprefix(", "),
             violates=("GRAD-1",),
+            features=tuple(name for name in defect.features if not name.startswith("return_")),
             variants={},
             variant=True,
         )
@@ -127,7 +129,7 @@ def _passes(output: Change, kept: Change, back: Change) -> Any:
         def delta(c: Call, weights: Array, products: Array, gradient: Array, _: Array) -> Any:
             return (gradient * heads).sum(axis=-1, keepdims=True)
 
-        again = replace(s, softmax=softmax, delta=delta, **back)
+        again = replace(s, softmax=softmax, delta=delta, average=lambda *_: heads, **back)
         found: dict[str, Array] = REFERENCE.compute_gradients(again, c)
         return found
 

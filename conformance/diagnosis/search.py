@@ -1,8 +1,10 @@
 """The search: every model on a few failing rows, the candidates on more, the winner on all."""
 
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from conformance.defects.defect import Defect
 from conformance.diagnosis.failing import Evidence, Failure, evidence
@@ -10,6 +12,7 @@ from conformance.diagnosis.finding import Diagnosed, Finding
 from conformance.diagnosis.model import Model, length
 from conformance.diagnosis.pairs import find, pairs
 from conformance.diagnosis.parts import parts, regions
+from conformance.diagnosis.shared import forget
 from conformance.diagnosis.weigh import LARGE, SAMPLE, Bench, Weight, spread
 from conformance.judging.verdict import Row
 from conformance.vectors.case import Case
@@ -51,7 +54,12 @@ def diagnose(
     seen = evidence(rows, cases)
     if not seen.failures:
         return Diagnosed((), seen.failed, 0)
-    return Search(seen, policy, models(defects), time.process_time() + seconds).run()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the models, which are wrong on purpose
+        try:
+            return Search(seen, policy, models(defects), time.process_time() + seconds).run()
+        finally:
+            forget()
 
 
 def models(defects: Iterable[Defect] | None = None) -> tuple[Model, ...]:
@@ -95,9 +103,18 @@ class Search:
         found = pairs(self._bench, found, self._every, self._until)
         found += self._in_blocks(found)
         found += self._partly(found)
-        found.sort(key=lambda finding: -finding.worth)
+        found = sorted(filter(self._plausible, found), key=lambda finding: -finding.worth)
         hurried = bool(left) and not self._time()
         return Diagnosed(tuple(found), seen.failed, len(seen.failures), single, hurried)
+
+    def _plausible(self, finding: Finding) -> bool:
+        """Where most calls raise, a model that refuses a few of them says nothing of why."""
+        if not all(f.raised for f in finding.explained):
+            return True
+        raised = sum(f.raised for f in self._seen.failures)
+        return (
+            2 * raised < len(self._seen.failures) + len(self._seen.passes) or 2 * finding.explains >= raised
+        )
 
     def _unexplained(self, found: Sequence[Finding]) -> list[Failure]:
         """What no finding reproduces; nothing if that is one case only."""
@@ -122,11 +139,12 @@ class Search:
                 if sum(model.may_show(f.case) and self._bench.explains(model, f) for f in rows) >= ENOUGH:
                     finding = find(self._bench, model)
                     best = max(best, finding, key=lambda each: each.worth) if best else finding
-        return [best] if best else []
+        return [best] if best and best.worth > best.explains / 2 else []
 
     def _partly(self, found: Sequence[Finding]) -> list[Finding]:
         """The mistake that reproduces all that is wrong in most of what is left, though not in all of a call."""
-        left, names = self._unexplained(found), self._bench.partial()
+        left = [f for f in self._unexplained(found) if f.size <= LARGE]
+        names = self._bench.partial(self._place)
         best: Finding | None = None
         for model in self._every:
             if model.name not in names:
@@ -137,7 +155,7 @@ class Search:
             if len({f.case.id for f in explained}) >= ENOUGH and len(explained) > (
                 best.explains if best else 0
             ):
-                best = Finding(model, explained, self._seen.failed, partly=True)
+                best = replace(find(self._bench, model), explained=explained, partly=True)
         return [best] if best else []
 
     def _time(self) -> bool:

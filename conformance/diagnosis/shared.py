@@ -66,13 +66,20 @@ _calls: dict[tuple[int, str], tuple[Case, Shared | None]] = {}
 def shared(case: Case, dtype: str) -> Shared | None:
     """What models of a call share; None where the way in which it is called matters, or whether it is refused."""
     key = id(case), dtype
-    if key not in _calls:
+    if key in _calls:
+        _calls[key] = _calls.pop(key)  # the last one
+    else:
         if len(_calls) == KEPT:
             del _calls[next(iter(_calls))]
         as_it_is = not case.raises and not case.memory and case.repeat == 1
         with np.errstate(all="ignore"):
             _calls[key] = case, Shared(case, dtype) if as_it_is else None
     return _calls[key][1]
+
+
+def forget() -> None:
+    """Lets go of all of them."""
+    _calls.clear()
 
 
 def _key(given: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
 """What a model says of the rows of a run, asked once, and what that amounts to."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from conformance.diagnosis.agree import Word, Wrong, predicts_failure
@@ -80,9 +80,9 @@ class Bench:
         word = self._glance(model, failure)
         return word in ("same", "alike") or (partly and word == "partly")
 
-    def partial(self) -> set[str]:
+    def partial(self, among: Container[str]) -> set[str]:
         """The names of models that reproduce what is wrong in some row, and not the whole row; the likeliest."""
-        rows = Counter(name for (name, _), word in self._quick.items() if word == "partly")
+        rows = Counter(name for (name, _), word in self._quick.items() if word == "partly" and name in among)
         return {name for name, _ in rows.most_common(LIKELY)}
 
     def fails(self, model: Model, asked: Asked) -> bool:

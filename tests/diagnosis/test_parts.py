@@ -11,7 +11,10 @@ from wrong import Slip, read_slips, rows_of
 from conformance.defects.bank import DEFECTS
 from conformance.defects.call import Call
 from conformance.defects.reference import REFERENCE, Implementation
+from conformance.diagnosis.agree import Wrong
+from conformance.diagnosis.failing import Failure
 from conformance.diagnosis.finding import Finding
+from conformance.diagnosis.model import Model
 from conformance.diagnosis.search import diagnose
 from conformance.telling.diagnosis import diagnosis_json, finding_line
 from conformance.vectors.case import Array, Case
@@ -83,3 +86,24 @@ def test_a_mistake_of_some_heads() -> None:
     assert (
         diagnosis_json(diagnose(rows, cases("attention/"), "fused", among))["findings"][0]["partly"] is True
     )
+
+
+def test_where_most_calls_raise_a_refusal_of_some_is_no_cause() -> None:
+    def compute(s: Any, c: Call) -> Any:
+        raise ValueError("axes don't match array")
+
+    target = Implementation(replace(REFERENCE, compute=compute))
+    rows = rows_of(target, cases("attention/", "heads/"))
+    among = [BY_ID[name] for name in ("no-batch-refused", "empty-row-nan")]
+    assert diagnose(rows, cases("attention/", "heads/"), "fused", among).findings == ()
+
+
+def test_what_only_a_signature_refuses_is_explained_by_no_part() -> None:
+    """Every element is within its tolerance: any model would have the same numbers wherever the target is wrong."""
+    case = next(c for c in load_vectors().cases if c.id == "attention/plain")
+    held = {"output": case.expected["output"].hi.astype(np.float32).reshape(case.expected["output"].shape)}
+    wrong = Wrong(Failure(case, "float32", outputs=held), "fused")
+    words = {
+        wrong.word(Model((BY_ID[name],))) for name in ("scale-left-out", "mask-inverted", "groups-tiled")
+    }
+    assert words <= {"other", "right"}

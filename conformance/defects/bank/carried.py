@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.ways import after, products
-from conformance.defects.blocks.edges import Edges, begin_of, family
+from conformance.defects.blocks.edges import Edges, begin_of, family, size_of
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
@@ -45,7 +45,7 @@ def _carried(axis: int, step: Callable[[Call], int], output: bool = True, total:
         far = step(c)
         held = _carry(lse, axis + 1, far, np.logaddexp) if total else lse
         if output:
-            top = np.where(np.isneginf(lse), c.wide(0), lse).max(axis=axis + 1, keepdims=True, initial=0)
+            top = _safe(lse.max(axis=axis + 1, keepdims=True, initial=-np.inf))
             before = np.exp(lse - top)[..., None]
             now = np.exp(np.where(np.isneginf(held), c.wide(np.inf), held) - top)[..., None]
             heads, weights = (_carry(x * before, axis, far, np.add) / now for x in (heads, weights))
@@ -105,8 +105,7 @@ def _last_repeated(e: Edges) -> Change:
 
     def raised(c: Call, logits: Array, visible: Array, peak: Array) -> Any:
         found = R.raised(c, logits, visible, peak)
-        begins = e(max(4 * c.kv_len, 2048))
-        times = np.where(c.columns == c.kv_len - 1, 1 + -c.kv_len % int(begins[1] - begins[0]), 1)
+        times = np.where(c.columns == c.kv_len - 1, 1 + -c.kv_len % size_of(e, c.kv_len), 1)
         return found * times.astype(c.wide)
 
     return {"raised": raised}

@@ -100,9 +100,6 @@ DEFECTS = (
         features=GROUPED,
         variants={
             "of the key only": {"grad_key": lambda *given: _last_of_group(given[0], R.grad_key(*given))},
-            "of the value only": {
-                "grad_value": lambda *given: _last_of_group(given[0], R.grad_value(*given))
-            },
         },
     ),
     Defect(

@@ -196,7 +196,7 @@ DEFECTS = (
     ),
     Defect(
         "grad-product-not-transposed",
-        "The gradient of the value is P times that of the output, not P transposed, where the shapes allow it.",
+        "A product of the gradients lacks its transposition, or has one too many, where the shapes allow it.",
         ("GRAD-1",),
         _turned("grad_value"),
         detail="P in the value's",
@@ -244,7 +244,7 @@ DEFECTS = (
     ),
     Defect(
         "grad-sinks-elementwise",
-        "The gradient of a sink has P (1 - P) of the sink where it has P.",
+        "The weight of a sink in its own gradient is not exp(sink - lse).",
         ("GRAD-8",),
         _sink(lambda c, sink, lse: _share(c, sink, lse) * (1 - _share(c, sink, lse))),
         features=("sinks",),

@@ -107,7 +107,7 @@ def _with_past() -> Change:
             return s.new(c, x)
 
         def projection(c: Call, name: str, *given: Any) -> Any:
-            found = s.grad_projection(c, name, *given)
+            found = dict(s.grad_projection(c, name, *given))
             changed = {"key": ("b_k", 0), "value": ("b_v", 1)}.get(name)
             if changed and changed[0] in found:
                 found[changed[0]] = sums[changed[1]]
@@ -285,7 +285,8 @@ DEFECTS = (
            ("GRAD-13",),
            {"delta": lambda c, p, products, g, z: _new_keys(c, p * products).sum(axis=-1, keepdims=True)},
            features=PAST),
-    Defect("grad-delta-summed-over-heads", "Delta is the sum over all heads: it is one for each head.", ("GRAD-1",),
+    Defect("grad-delta-summed-over-heads", "Delta is summed over all heads, where each has one of its own.",
+           ("GRAD-1",),
            {"delta": lambda c, *given: _summed(c, R.delta(c, *given))},
            detail="all heads",
            variants={"the heads of a group": {"delta": lambda c, *given: _summed(c, R.delta(c, *given), True)}}),

@@ -91,7 +91,9 @@ def _one_early(s: Steps, c: Call, query: Array, key: Array, value: Array) -> Any
     """What is attended holds the new keys over the last of the past, and zeros in the last slot."""
 
     def moved(x: Array) -> Array:
-        return np.concatenate([x[..., : c.past - 1, :], x[..., c.past :, :], 0 * x[..., -1:, :]], axis=-2)
+        return np.concatenate(
+            [x[..., : c.past - 1, :], x[..., c.past :, :], np.zeros_like(x[..., -1:, :])], axis=-2
+        )
 
     return R.attend(s, c, query, *(moved(x) if c.past else x for x in (key, value)))
 

@@ -59,9 +59,18 @@ def ends(begins: Array, length: int) -> Array:
 
 def whole(begins: Edges, length: int) -> int:
     """Where the last full block ends; 0 if the only one is not full."""
-    first = begins(length) if len(begins(length)) > 1 else begins(2 * max(SIZES) + 2 * length)
-    size = int(first[1] - first[0])
+    size = size_of(begins, length)
     return length // size * size
+
+
+def size_of(begins: Edges, length: int) -> int:
+    """How long a full block is; of a number of parts, all of it where there is only one."""
+    first = begins(length)
+    if len(first) == 1:
+        first = begins(2 * max(SIZES) + 3)  # of which no part has one of the sizes
+        if first[1] not in SIZES:
+            return max(length, 1)
+    return int(first[1] - first[0])
 
 
 def begin_of(begins: Array, index: Array) -> Array:

@@ -75,8 +75,8 @@ def _check(draft: Draft) -> None:
         )
         for name, array in draft.inputs.items()
     }
-    call = Call(draft.operation, **arrays, **draft.options)
     try:
+        call = Call(draft.operation, **arrays, **draft.options)
         for check in CHECKS:
             check(call)
     except (TypeError, ValueError) as error:

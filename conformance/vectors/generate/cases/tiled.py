@@ -22,7 +22,7 @@ _TWO: dict[str, Any] = {**_SIZES, "batch": (2,), "heads": 2, "kv_heads": 1}
 
 
 def drafts() -> Iterator[Draft]:
-    """Tiles of 8 to 128 have a second one and a tail; no length, offset or window ends with one."""
+    """Tiles of 8 to 32 queries and 8 to 128 keys have a second one and a tail; no length or offset ends with one."""
     draws = Draws("paths/tiled")
 
     def tiled(name: str, note: str, *covers: str, **given: Any) -> Draft:
