@@ -13,11 +13,14 @@ from conformance.soundness.__main__ import QUICK_SEED
 from conformance.soundness.elementary import PROMISED, elementary
 from conformance.soundness.fixed import RULES, refused
 from conformance.soundness.fresh import OPTIONS, SIGNATURES, drafts
+from conformance.soundness.spread import _case
 from conformance.soundness.styles import BACKWARD_STYLES, STYLES, implementation
 from conformance.soundness.sums import PRODUCTS, fewer_bits
+from conformance.soundness.tell import lines
 from conformance.soundness.trial import Outcome, framework_on, styles_on
 from conformance.soundness.unobservable import excused, unobservable
 from conformance.vectors.case import Golden
+from conformance.vectors.generate.balls import NeverDecidedError
 from conformance.vectors.generate.build import build
 from conformance.vectors.generate.draft import attend
 from conformance.vectors.generate.draws import Draws, round_to_bits
@@ -102,6 +105,17 @@ def test_a_wrong_implementation_is_an_alarm():
 def test_a_framework_that_is_not_there_is_said():
     outcome = framework_on("no.such.module", [])
     assert list(outcome.absent) == ["no.such.module"]
+
+
+def test_a_case_that_no_ball_decides_is_left_out_and_counted(monkeypatch):
+    def undecided(draft):
+        raise NeverDecidedError("an output is not decided at 12288 bits")
+
+    assert _case(QUICK_SEED, 4, 0) is not None
+    monkeypatch.setattr("conformance.vectors.generate.build.build", undecided)
+    assert _case(QUICK_SEED, 4, 0) is None
+    told = list(lines(Outcome(undecided=2), QUICK_SEED, 4, 1.0))
+    assert "2 of these cases left out: a ball cannot tell which number is right" in told
 
 
 def test_new_cases_are_new_and_pairs_meet():

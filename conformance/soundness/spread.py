@@ -17,6 +17,7 @@ def trial(seed: int, count: int, frameworks: Sequence[str], processes: int) -> O
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         made = pool.map(_case, [seed] * count, [count] * count, range(count), chunksize=4)
         cases = [case for case in made if case is not None]
+        outcome.undecided = count - len(cases)
         waiting = [
             pool.submit(framework_on, name, cases[:: 5 if name in SLOW else 1])
             for name in sorted(frameworks, key=lambda name: name not in SLOW)

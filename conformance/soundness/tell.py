@@ -27,6 +27,8 @@ def lines(outcome: Outcome, seed: int, count: int, seconds: float) -> Iterator[s
         yield f"{dtype:9} {sum(t.runs for t in parts):6}  {counts}"
     yield ""
     yield from (f"ALARM {alarm}" for alarm in outcome.alarms)
+    if outcome.undecided:
+        yield f"{outcome.undecided} of these cases left out: a ball cannot tell which number is right"
     for name, why in outcome.absent.items():
         yield f"{name} took no part: {why}"
     runs = sum(t.runs for t in outcome.tallies.values())
@@ -45,6 +47,7 @@ def record(outcome: Outcome, seed: int, count: int, seconds: float) -> dict[str,
         "seconds": round(seconds, 1),
         "implementations": outcome.runs_of,
         "absent": outcome.absent,
+        "undecided": outcome.undecided,
         "alarms": outcome.alarms,
         "rows": [
             {

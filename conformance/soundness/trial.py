@@ -51,6 +51,7 @@ class Outcome:
     runs_of: dict[str, int] = field(default_factory=dict)  # implementation -> runs
     alarms: list[str] = field(default_factory=list)
     absent: dict[str, str] = field(default_factory=dict)  # framework -> why it did not take part
+    undecided: int = 0  # cases that were left out, since no ball can tell what is right
 
     def add(self, other: "Outcome") -> None:
         """Takes in what came of others."""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.ways import after
-from conformance.defects.blocks.back import anew, exponential, families, rows
+from conformance.defects.blocks.back import NONE_FULL, anew, exponential, families, rows
 from conformance.defects.blocks.edges import Edges, begin_of, family, whole
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
@@ -165,11 +165,7 @@ DEFECTS = (
         ("GRAD-1",),
         **families(
             _delta_kept(lambda c, e: np.arange(c.q_len)[:, None] < (whole(e, c.q_len) or c.q_len)),
-            {
-                "all of them if no block is full": _delta_kept(
-                    lambda c, e: np.arange(c.q_len)[:, None] < whole(e, c.q_len)
-                )
-            },
+            {NONE_FULL: _delta_kept(lambda c, e: np.arange(c.q_len)[:, None] < whole(e, c.q_len))},
             "q_len",
         ),
     ),

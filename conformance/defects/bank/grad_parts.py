@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.ways import after
-from conformance.defects.blocks.back import families
+from conformance.defects.blocks.back import NONE_FULL, families
 from conformance.defects.blocks.edges import Edges, begin_of, ends, family, whole
 from conformance.defects.blocks.loop import every
 from conformance.defects.call import Call
@@ -190,8 +190,8 @@ def _bias(axis: int, always: bool) -> Callable[[Edges], Change]:
 
 
 BOTH = ("grad_key", "grad_value")
-NONE_FULL = "all of them if no block is full"
 KEY, VALUE = "the key only", "the value only"
+ANYWHERE = (NONE_FULL, "of queries", f"of queries, {NONE_FULL}")
 
 
 def _three(counted: Callable[[Edges, int], Array]) -> tuple[Any, dict[str, Any]]:
@@ -206,7 +206,7 @@ def _record(
     name: str, sentence: str, make: Any, others: dict[str, Any], reach: str, features: tuple[str, ...] = ()
 ) -> Defect:
     violates = ("GRAD-5",) if "attn_bias" in features else ("GRAD-1",)
-    return Defect(name, sentence, violates, features=features, **families(make, others, reach))
+    return Defect(name, sentence, violates, features=features, **families(make, others, reach, ANYWHERE))
 
 
 DEFECTS = (

@@ -8,8 +8,8 @@ import numpy as np
 
 from conformance.defects.bank.grad_blocks import by_block
 from conformance.defects.bank.ways import after
-from conformance.defects.blocks.back import KEY_AND_VALUE, QUERY, alone, anew, exponential, families
-from conformance.defects.blocks.edges import Edges
+from conformance.defects.blocks.back import KEY_AND_VALUE, QUERY, alone, anew, exponential
+from conformance.defects.blocks.edges import Edges, family
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
@@ -278,6 +278,6 @@ DEFECTS = (
         "grad-query-parts-weighed-again",
         "Parts of the query's gradient are weighed by the shares of their keys, which their weights hold already.",
         ("GRAD-1",),
-        **families(_weighed, {}, "kv_len"),
+        **family(_weighed, at=4, reach="kv_len"),
     ),
 )

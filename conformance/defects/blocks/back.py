@@ -1,6 +1,6 @@
 """The way back of a kernel: weights computed anew from the lse, by tiles of queries and keys."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -152,16 +152,25 @@ def tiled(make: Callable[[Tiles], Change], whole: bool = False) -> Mapping[str, 
     return {"change": made.pop(here), "detail": here, "variants": made}
 
 
+NONE_FULL = "all of them if no block is full"
+
+
 def families(
-    make: Callable[[Edges], Change], others: Mapping[str, Callable[[Edges], Change]], reach: str
+    make: Callable[[Edges], Change],
+    others: Mapping[str, Callable[[Edges], Change]],
+    reach: str,
+    anywhere: Container[str] = (NONE_FULL,),
 ) -> Any:
-    """A family by block size, and beside it those of the same mistake in some part, by what is said of that."""
+    """A family by block size, and beside it those of the same mistake in some part, by what is said of that.
+
+    Those that are `anywhere` show below one block as well, or along another axis.
+    """
     fields = family(make, at=4, reach=reach)
     sizes = dict(REACH)
     for label, other in others.items():
         again = family(other, at=4, reach=reach)
         for detail, change in {again["detail"]: again["change"], **again["variants"]}.items():
             fields["variants"][f"{label}, {detail}"] = change
-            if detail in REACH:
+            if detail in REACH and label not in anywhere:
                 sizes[f"{label}, {detail}"] = REACH[detail]
     return {**fields, "beyond": (reach, sizes)}
