@@ -3,6 +3,8 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
+from types import FunctionType
 from typing import Any
 
 from conformance.errors import UsageError
@@ -124,6 +126,25 @@ def _notes(label: str, strange: list[str], parameters: Mapping[str, Parameter]) 
         if parameter.kind is Parameter.VAR_KEYWORD
     ]
     return tuple(notes)
+
+
+ATTRIBUTES = (
+    *("features", "dtypes", "layout", "accuracy", "array_type", "device", "asarray", "to_numpy"),
+    *("name", "version"),
+)
+"""What a target says of itself."""
+
+
+def unread(target: Any, label: str) -> tuple[str, ...]:
+    """Attributes of a function that are none of those, though they look like one."""
+    if not isinstance(target, FunctionType):  # others have attributes of their own
+        return ()
+    meant = {name: get_close_matches(name.lower(), ATTRIBUTES, n=1, cutoff=0.75) for name in vars(target)}
+    return tuple(
+        f"{label} has {name}, which is not read (did you mean {close[0]}?)"
+        for name, close in meant.items()
+        if close and name not in ATTRIBUTES
+    )
 
 
 def _positional(parameters: Iterable[Parameter]) -> list[Parameter]:

@@ -16,7 +16,7 @@ from conformance.names import DEFAULT_FEATURES, DTYPES, FEATURES, OPERATIONS, PO
 from conformance.resources import checkout_project
 from conformance.running.answer import Hello
 from conformance.running.arrays import giver, library, take
-from conformance.running.claims import DECLARE, Call, inspect_call
+from conformance.running.claims import DECLARE, Call, inspect_call, unread
 from conformance.running.nearest import known, nearest
 from conformance.running.protocol import in_order
 from conformance.running.words import first_line
@@ -225,11 +225,14 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
             isolate=("float64",) if array_type == "jax" else (),  # x64 changes how float32 is computed
             assumed=DEFAULT_FEATURES if declared is None else (),
             environment={} if own else _environment(array_type),
-            notes=tuple(
-                note
-                for call in calls.values()
-                for note in call.notes
-                if declared is None or not note.endswith(DECLARE)
+            notes=(
+                *unread(found, source),
+                *(
+                    note
+                    for call in calls.values()
+                    for note in call.notes
+                    if declared is None or not note.endswith(DECLARE)
+                ),
             ),
         ),
         calls=calls,

@@ -114,6 +114,18 @@ def test_parameters_that_are_never_passed(name: str, hint: str) -> None:
     assert note == f"x ({SDPA}) takes {name}, which is no name of the suite{hint}; it is never passed"
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("feature", "features"), ("dtype", "dtypes"), ("Layout", "layout"), ("arraytype", "array_type")],
+)
+def test_attributes_that_are_not_read(name: str, meant: str) -> None:
+    def attention(query: Any, key: Any, value: Any) -> None: ...
+
+    setattr(attention, name, "x")
+    attention.calls = 0  # type: ignore[attr-defined]  # looks like none
+    assert adopt(attention, "x").hello.notes == (f"x has {name}, which is not read (did you mean {meant}?)",)
+
+
 def test_a_layer_needs_its_weights() -> None:
     def attention(query: Any, key: Any, value: Any, w_q: Any = None) -> None: ...
 
