@@ -52,7 +52,14 @@ class Request:
 
     def __post_init__(self) -> None:
         if (self.target is None) == (not self.command):
-            raise UsageError("give either a TARGET or --command PROGRAM; see `mha-conformance list backends`")
+            both = (
+                f" and not both: is it --command '{' '.join(self.command)} {self.target}'?"
+                if self.command
+                else ""
+            )
+            raise UsageError(
+                f"give either a TARGET or --command PROGRAM{both or '; see `mha-conformance list backends`'}"
+            )
         if self.command and self.in_process:
             raise UsageError("--in-process runs Python targets only, not a --command")
         if self.command and self.device:

@@ -154,7 +154,7 @@ def test_accuracy_replaces_the_target_s(targets: Path, make_case: Make) -> None:
     ("request_", "message"),
     [
         ({}, "give either a TARGET or --command"),
-        ({"target": "numpy", "command": ("x",)}, "give either a TARGET or --command"),
+        ({"target": "a.mjs", "command": ("node",)}, "PROGRAM and not both: is it --command 'node a.mjs'"),
         ({"command": ("x",), "in_process": True}, "--in-process runs Python targets only"),
         ({"command": ("x",), "device": "cpu"}, "--device is for Python targets"),
         ({"target": "numpy", "accuracy": "tf23"}, "unknown accuracy 'tf23'; did you mean 'tf32'?"),
