@@ -145,18 +145,16 @@ class Search:
         """The mistake that reproduces all that is wrong in most of what is left, though not in all of a call."""
         left = [f for f in self._unexplained(found) if f.size <= LARGE]
         names = self._bench.partial(self._place)
-        best: Finding | None = None
-        for model in self._every:
-            if model.name not in names:
-                continue
-            explained = tuple(
-                f for f in left if model.may_show(f.case) and self._bench.explains(model, f, True)
-            )
-            if len({f.case.id for f in explained}) >= ENOUGH and len(explained) > (
-                best.explains if best else 0
-            ):
-                best = replace(find(self._bench, model), explained=explained, partly=True)
-        return [best] if best else []
+        reached = {
+            model: tuple(f for f in left if model.may_show(f.case) and self._bench.explains(model, f, True))
+            for model in self._every
+            if model.name in names
+        }
+        enough = [model for model, rows in reached.items() if len({f.case.id for f in rows}) >= ENOUGH]
+        if not enough:
+            return []
+        best = max(enough, key=lambda model: len(reached[model]))
+        return [replace(find(self._bench, best), explained=reached[best], partly=True)]
 
     def _time(self) -> bool:
         return time.process_time() < self._until

@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from types import FunctionType
 from typing import Any
 
@@ -139,9 +138,9 @@ def unread(target: Any, label: str) -> tuple[str, ...]:
     """Attributes of a function that are none of those, though they look like one."""
     if not isinstance(target, FunctionType):  # others have attributes of their own
         return ()
-    meant = {name: get_close_matches(name.lower(), ATTRIBUTES, n=1, cutoff=0.75) for name in vars(target)}
+    meant = {name: nearest_of(name.lower(), ATTRIBUTES, 0.75) for name in vars(target)}
     return tuple(
-        f"{label} has {name}, which is not read (did you mean {close[0]}?)"
+        f"{label} has {name}, which is not read (did you mean {close}?)"
         for name, close in meant.items()
         if close and name not in ATTRIBUTES
     )

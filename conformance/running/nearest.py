@@ -13,9 +13,9 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {close!r}?" if close else ""
 
 
-def nearest_of(name: str, names: Iterable[str]) -> str:
-    """The known name that is close to a name, if there is one."""
-    close = get_close_matches(name, list(names), n=1, cutoff=0.5) if len(name) <= 300 else []
+def nearest_of(name: str, names: Iterable[str], cutoff: float = 0.5) -> str:
+    """The known name that is close to a name, if there is one; at a cutoff of 1 only the name itself is."""
+    close = get_close_matches(name, list(names), n=1, cutoff=cutoff) if len(name) <= 300 else []
     return close[0] if close else ""
 
 
