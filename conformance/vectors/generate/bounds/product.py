@@ -6,6 +6,7 @@ import numpy as np
 
 from conformance.vectors.generate.bounds.operand import Operand
 from conformance.vectors.generate.bounds.softmax import Softmax
+from conformance.vectors.generate.bounds.statistics import weights_floor
 from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array
 from conformance.vectors.generate.sums import sum_variance
@@ -59,7 +60,7 @@ def head_of(policy: Policy, softmax: Softmax, value: Operand, projection: Array 
         @ square_w
     )
     seen = softmax.visible.astype(np.float64)
-    floor = (1 + policy.eager) * policy.underflow * (seen @ np.abs(u))
+    floor = weights_floor(policy) * (seen @ np.abs(u))
     floor = floor + policy.accumulation_underflow * (seen.sum(axis=-1, keepdims=True) + seen @ np.abs(u))
     if projection is not None:
         worst = worst + u_s * (np.abs(z) @ abs_w)

@@ -13,6 +13,11 @@ def normaliser(softmax: Softmax, policy: Policy) -> Array:
     return softmax.count * policy.accumulation + 6 * policy.accumulation + 2 * policy.stored_logits
 
 
+def weights_floor(policy: Policy) -> float:
+    """What underflow may cost a weight: stored once, and under eager what is normalised to it as well."""
+    return (1 + policy.eager) * policy.underflow
+
+
 def _normaliser_variance(softmax: Softmax, policy: Policy) -> Array:
     squares = (softmax.weights**2).sum(axis=-1, keepdims=True)
     count = softmax.count * softmax.ties.coherence
@@ -40,7 +45,7 @@ def weights_limits(softmax: Softmax, policy: Policy) -> Limits:
     p, error = softmax.weights, weights_error(softmax)
     kept = recomputed(softmax, policy)
     rho = normaliser(softmax, policy) + kept
-    floor = softmax.visible * (1 + policy.eager) * policy.underflow
+    floor = softmax.visible * weights_floor(policy)
     worst = (error + (rho + policy.storage) * (p + error)) * policy.second_order + floor
     shared = _shared_variance(softmax)
     variance = p**2 * ((1 - 2 * p) * softmax.variance + shared)

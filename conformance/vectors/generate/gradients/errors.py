@@ -7,7 +7,7 @@ import numpy as np
 from conformance.vectors.generate.bounds.operand import Operand
 from conformance.vectors.generate.bounds.product import head_of
 from conformance.vectors.generate.bounds.softmax import Softmax, recomputed
-from conformance.vectors.generate.bounds.statistics import normaliser, weights_error
+from conformance.vectors.generate.bounds.statistics import normaliser, weights_error, weights_floor
 from conformance.vectors.generate.gradients.backward import Backward
 from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array, Problem
@@ -64,8 +64,9 @@ def head_errors(
     slope, slope_error = softmax.slope, _slope_error(problem, softmax, policy)
     steps = 4 if problem.softcap is not None else 2  # multiplied by the scale, and by the slope and the cap
     rounded = (2 * u_a + steps * u_l) * gradient * slope + gradient * slope_error
-    # a gradient that is stored after the scale loses 1 / c of what it then is
-    rounded = rounded + eta * (1 + policy.eager) * max(1.0, 1 / c if c else 1.0) * seen
+    # what is stored after the scale, a gradient or query and key, loses 1 / c of what it then is
+    after_scale = max(1.0, 1 / c if c else 1.0)
+    rounded = rounded + eta * (1 + policy.eager) * after_scale * seen
     steepest = np.minimum(slope + slope_error, 1.0)
     scores = error.total * steepest + rounded
     size = gradient * slope
@@ -77,27 +78,29 @@ def head_errors(
         + (error.own * steepest + error.floor + rounded) @ abs_k
         + error.common * np.abs(mean)
         + ((keys + 2) * u_a + 2 * u_o + 2 * u_l) * size @ abs_k
-        + (size + scores) @ key.worst
+        + (size + scores) @ (key.worst + eta * policy.eager * after_scale)
     )
     for_key = (
         scores.T @ abs_q
         + ((rows * problem.group + 2) * u_a + 2 * u_o + 2 * u_l) * size.T @ abs_q
-        + (size + scores).T @ query.worst
+        + (size + scores).T @ (query.worst + eta * policy.eager * after_scale)
     )
     for_value = (
         (error.above - softmax.weights + (rho + u_s) * error.above).T @ abs_g
         + error.above.T @ head
         + (rows * problem.group * u_a + 2 * u_o) * softmax.weights.T @ abs_g
-        + (eta + policy.accumulation_underflow) * seen.T @ abs_g
+        + (weights_floor(policy) + policy.accumulation_underflow) * seen.T @ abs_g
     )
+    # stored before the scale as well, or before its root
+    floor = eta * (1 + policy.eager * max(c, np.sqrt(c)))
     some, reached = seen.max(axis=1, initial=0.0)[:, None], seen.max(axis=0, initial=0.0)[:, None]
     of_output = head_of(policy, softmax, value, None)
     output = np.abs(softmax.weights @ value.value)
     return HeadErrors(
         logits=(error.total + u_s * gradient) * more,
         sinks=_sink_error(softmax, policy, d.delta[place], error.common, rho)[:, 0] * more,
-        query=(c * for_query + u_s * np.abs(d.query[place])) * more + eta * some,
-        key=(c * for_key + u_s * np.abs(d.key[place])) * more + eta * reached,
+        query=(c * for_query + u_s * np.abs(d.query[place])) * more + floor * some,
+        key=(c * for_key + u_s * np.abs(d.key[place])) * more + floor * reached,
         value=(for_value + u_s * np.abs(d.value[place])) * more + eta * reached,
         output=(of_output.worst + u_s * output) * more + of_output.floor + eta * some,
     )
@@ -144,9 +147,12 @@ def _logits(
     output = (abs_g * np.abs(p @ value.value)).sum(axis=-1, keepdims=True)
     terms = (1.25 * softmax.count + width) * u_a + 2 * u_o
     stored = (u_s + rho) * output + (terms + u_s) * through + 2 * shift
-    stored = stored + eta * (2 + seen.sum(axis=-1, keepdims=True)) * abs_g.sum(axis=-1, keepdims=True)
+    # underflow of the weights, of their products and of Delta; of the weights, of their average and of the output
+    lost = weights_floor(policy)
+    summed = summed + policy.eager * (seen * (lost * products + eta)).sum(axis=-1, keepdims=True) + eta
+    stored = stored + (abs_g * (lost * seen @ abs_v + 2 * eta)).sum(axis=-1, keepdims=True)
     common = np.maximum(summed, stored) + (p * formed).sum(axis=-1, keepdims=True)
-    floor = (eta * (1 + policy.eager * (2 + away)) + eta_a * (2 + away)) * seen
+    floor = (eta * (1 + policy.eager * 2) + (policy.eager * lost + eta_a) * away + 2 * eta_a) * seen
     return _Logits(balanced, own, common * seen.max(axis=-1, keepdims=True, initial=0.0), above, floor)
 
 
@@ -170,5 +176,6 @@ def _sink_error(softmax: Softmax, policy: Policy, delta: Array, common: Array, r
     away = np.abs(delta)
     shift = np.minimum(moved / softmax.denominator, 1.0) * away
     rounded = rho + 4 * policy.accumulation + policy.storage + 3 * policy.stored_logits
-    floor = policy.underflow * (1 + policy.eager * (2 + away)) + policy.accumulation_underflow * (2 + away)
+    eta, eta_a = policy.underflow, policy.accumulation_underflow
+    floor = eta * (1 + policy.eager) + (policy.eager * weights_floor(policy) + eta_a) * away + 2 * eta_a
     return error * away + (p + error) * (common + shift) + rounded * p * away + floor * (p > 0)

@@ -84,6 +84,11 @@ def _summed(policy: Policy, error: Array, size: Array, axes: tuple[int, ...]) ->
     return result
 
 
+def _parts_floor(policy: Policy, parts: int) -> float:
+    """Underflow of a sum of products, each of which is stored under eager, and of the sum itself."""
+    return policy.underflow * (1 + policy.eager * parts)
+
+
 def _bias(problem: Problem, policy: Policy, error: Array, size: Array, bias_shape: tuple[int, ...]) -> Array:
     """W of the gradient of attn_bias in the bias's shape."""
     axes = (*problem.batch, *error.shape[1:])
@@ -105,16 +110,17 @@ def _projected(problem: Problem, policy: Policy, name: str, error: Array, size: 
     weight, bias = f"w_{name[0]}", f"b_{name[0]}"
     x, w = np.abs(finite(problem.inputs[name])), np.abs(problem.inputs[weight])
     heads, width = w.shape[0], w.shape[2]
-    tokens = x.shape[0] * x.shape[1]
+    batch, tokens = x.shape[0], x.shape[0] * x.shape[1]
     into = np.einsum("bhld,hed->ble", size, w)
     found = {
         name: np.einsum("bhld,hed->ble", error, w)
         + ((heads * width + 1) * u_a + 2 * u_o + u_s + u_l) * into * policy.second_order
-        + policy.underflow * (into > 0),
+        + _parts_floor(policy, heads) * (into > 0),
     }
     outer = np.einsum("ble,bhld->hed", x, size)
     found[weight] = np.einsum("ble,bhld->hed", x, error) + (
-        (tokens * u_a + 2 * u_o + u_s + u_l) * outer * policy.second_order + policy.underflow * (outer > 0)
+        (tokens * u_a + 2 * u_o + u_s + u_l) * outer * policy.second_order
+        + _parts_floor(policy, batch) * (outer > 0)
     )
     if bias in problem.inputs:
         found[bias] = _summed(policy, error, size, (0, 2)) + policy.underflow * (size.sum(axis=(0, 2)) > 0)
@@ -131,7 +137,7 @@ def _output(problem: Problem, a: Approximation, policy: Policy, error: Array) ->
     found = {
         "w_o": np.einsum("bhld,blo->hdo", error, cotangent)
         + rounded * outer * policy.second_order
-        + policy.underflow * (outer > 0)
+        + _parts_floor(policy, cotangent.shape[0]) * (outer > 0)
     }
     if "b_o" in problem.inputs:
         total = cotangent.sum(axis=(0, 1))
