@@ -22,7 +22,7 @@ from conformance.soundness.unobservable import excused, unobservable
 from conformance.vectors.case import Golden
 from conformance.vectors.generate.balls import NeverDecidedError
 from conformance.vectors.generate.build import build
-from conformance.vectors.generate.draft import attend
+from conformance.vectors.generate.draft import attend, gradient
 from conformance.vectors.generate.draws import Draws, round_to_bits
 from conformance.vectors.load import load_vectors
 
@@ -61,6 +61,28 @@ def test_keys_whose_softcapped_logits_are_one_round_alike():
     outcome = styles_on(build(draft))
     assert outcome.alarms == []
     assert 0.1 < outcome.tallies["output", "float32", "bf16x1"].largest["RMS / limit"] < 0.7
+
+
+def _once_refused():
+    """Gradients of the kinds that were refused: what one part of an operand rounds to, and what underflows."""
+    draws = Draws("soundness/refused")
+    value = round_to_bits(draws.gauss(2, 6, 13, 33) + 4.0)
+    far = draws.gauss(2, 6, 9, 40, sigma=20.0, bits=24)
+    long = {"heads": 6, "q_len": 9, "kv_len": 40, "past": 27, "d_k": 33, "bits": 24}
+    name = "soundness/value-exact-past-not"
+    yield gradient(attend(name, "x", "NUM-2", value=value, attn_bias=far, **long), sigma=0.25)
+    small = {"batch": (), "heads": 4, "q_len": 1, "kv_len": 130, "d_k": 7, "d_v": 5, "sigma": 2.0}
+    yield gradient(attend("soundness/stored-weights", "x", "NUM-2", **small), sigma=8.0)
+    low = np.where(np.arange(7) < 2, 0.0, -10.0)[None]
+    sizes = {"heads": 6, "q_len": 1, "kv_len": 7, "d_k": 33}
+    yield gradient(attend("soundness/stored-keys-1", "x", "NUM-2", attn_bias=low, **sizes))
+
+
+@pytest.mark.parametrize("draft", list(_once_refused()), ids=lambda draft: draft.id.partition("/")[2])
+def test_no_gradient_of_a_kind_that_was_refused_is(draft):
+    outcome = styles_on(build(draft))
+    assert outcome.alarms == []
+    assert sum(outcome.runs_of.values()) > 50
 
 
 @pytest.mark.parametrize("off", ["at random", "in waves"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.names import OPERANDS
 from conformance.vectors.generate.cases.numerics import signature_sets
 from conformance.vectors.generate.draft import Draft, attend, gradient, project
 from conformance.vectors.generate.draws import Draws, round_to_bits
@@ -34,6 +35,8 @@ BITS = (8, 8, 8, 11, 24)
 KV_LENGTHS = (1, 2, 3, 5, 9, 17, 40, 64, 130)
 WIDTHS = (1, 2, 3, 4, 7, 8, 16, 33, 64)
 SPREADS = (0.25, 1.0, 1.0, 2.0, 4.0)
+COTANGENTS = (2.0**-12, 0.25, 1.0, 8.0)
+"""Spreads of a gradient's cotangent; with the first, gradients underflow in float16."""
 SIGNATURES = 3
 
 
@@ -59,11 +62,18 @@ def draft(
     kv_lengths: tuple[int, ...] = KV_LENGTHS,
 ) -> Draft:
     """A random case with these options, of the layer or not, of gradients or not."""
-    drawn = _forward(name, rng, options, layer, rng.choice(bits), rng.choice(kv_lengths))
-    if not backward:
-        return drawn
-    kept = {key: value for key, value in drawn.options.items() if not key.startswith("return_")}
-    return gradient(replace(drawn, options=kept), sigma=rng.choice((0.25, 1.0, 8.0)))
+    significant = rng.choice(bits)
+    drawn = _forward(name, rng, options, layer, significant, rng.choice(kv_lengths))
+    if backward:
+        kept = {key: value for key, value in drawn.options.items() if not key.startswith("return_")}
+        drawn = gradient(replace(drawn, options=kept), sigma=rng.choice(COTANGENTS), bits=significant)
+    return _one_exact(drawn, rng) if rng.random() < 0.5 else drawn
+
+
+def _one_exact(drawn: Draft, rng: random.Random) -> Draft:
+    """One operand with few bits: exact where a policy rounds the others."""
+    name = rng.choice([name for name in (*OPERANDS, "grad_output") if name in drawn.inputs])
+    return replace(drawn, inputs={**drawn.inputs, name: round_to_bits(drawn.inputs[name])})
 
 
 def _forward(

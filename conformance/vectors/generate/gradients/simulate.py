@@ -22,7 +22,8 @@ def simulate(
     given = {name: finite(x)[None] for name, x in problem.inputs.items()}
     exact = {name: noise.holds(x[0]) for name, x in given.items()}
     query, key, value = (_heads(problem, noise, given, exact, name) for name in ("query", "key", "value"))
-    held = not problem.layer and exact["value"] and exact.get("past_value", True)  # query and key are not exact once one of them is scaled
+    # query and key are not exact once one of them is scaled
+    held = not problem.layer and exact["value"] and exact.get("past_value", True)
     alike = _alike(problem, a, 2.0**-noise.operand_bits if noise.kind == "operand" else 2.0**-24)
     weights, sink, slope = _softmax(problem, a, noise, query, key, alike)
     # the logits of the stored output and those of the gradients may come from two passes
