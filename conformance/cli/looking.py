@@ -103,6 +103,8 @@ def report(runs: tuple[Path, ...], html: Path | None) -> int:
         out.print(line, soft_wrap=True)
     for note in joined.notes:
         out.print(plain(note), soft_wrap=True)
+    if file is not None:
+        out.print(plain(f"wrote {file}"), soft_wrap=True)
     return CONFORMANT
 
 

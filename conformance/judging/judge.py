@@ -1,5 +1,6 @@
 """An answer against its golden values: shape, dtype, non-finite, error, RMS, signatures, in this order."""
 
+import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -54,9 +55,15 @@ def judge(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> 
 def measured(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> list[Measure]:
     """Every expected output, measured under a policy."""
     return [
-        measure(name, golden, dtype, policy, outputs[name], case.label(name))
+        measure(name, golden, dtype, policy, outputs[name], case.label(name), _tokens(case, name))
         for name, golden in case.expected.items()
     ]
+
+
+def _tokens(case: Case, name: str) -> int | None:
+    """Over how many tokens the gradient of a projection is summed; None for what is no such gradient."""
+    projected = {"w_q": "query", "w_k": "key", "w_v": "value"}.get(name)
+    return None if projected is None else math.prod(case.expected[projected].shape[:-1])
 
 
 def names_problem(case: Case, outputs: Mapping[str, Array]) -> str:

@@ -108,11 +108,19 @@ def _import(name: str, source: str, backend: str | None) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            hint = nearest(source, implementations()) or "; see `mha-conformance list backends`"
+            hint = (
+                _colon(name) or nearest(source, implementations()) or "; see `mha-conformance list backends`"
+            )
             raise UsageError(f"no backend, module or file named {name!r}{hint}") from error
         raise UsageError(f"cannot import {name}: {_missing(error, backend)}") from error
     except (Exception, SystemExit) as error:
         raise UsageError(f"cannot import {name}: {first_line(error)}") from error
+
+
+def _colon(name: str) -> str:
+    """A hint where the last part of a dotted name is no module but stands in one."""
+    module, _, attribute = name.rpartition(".")
+    return f"; did you mean {module}:{attribute}?" if hasattr(sys.modules.get(module), attribute) else ""
 
 
 def _missing(error: ModuleNotFoundError, backend: str | None) -> str:

@@ -253,6 +253,8 @@ def case_lines(case: Case, titles: Mapping[str, str]) -> list[str]:
             for policy, limit in policies.items()
         ]
         lines += [] if golden.rms_applies else ["  the RMS rule does not apply"]
+    if case.expected:
+        lines += ["", "W: what an error may be in the worst case; s: its RMS as predicted (spec/numerics.md)"]
     return lines
 
 

@@ -18,7 +18,7 @@ class OutFile:
     """
 
     def __init__(self, path: Path, what: str) -> None:
-        self._what = what
+        self._what, self._given = what, path
         try:
             self._try(path)
         except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links that go round in a circle
@@ -35,6 +35,9 @@ class OutFile:
         beside, file = self._opened()
         file.close()
         beside.unlink()
+
+    def __str__(self) -> str:
+        return f"{self._what} {self._given}"
 
     @property
     def path(self) -> Path:

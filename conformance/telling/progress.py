@@ -1,5 +1,6 @@
 """A run as it goes: a live bar on a terminal, plain lines elsewhere, nothing when it shall be quiet."""
 
+import threading
 from types import TracebackType
 from typing import Self
 
@@ -8,9 +9,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from conformance.judging.verdict import Row
+from conformance.running.isolated import START_SECONDS
 from conformance.running.runner import Event, Started
 from conformance.telling.text import MESSAGE, STYLES, counted, plain, safe, shorten
 
+SLOW_START = 8.0
+"""Seconds after which a target that has not started is said to be waited for."""
 FAILURES_SHOWN = 8
 """Failing rows that are told one by one, unless every row is."""
 COVERS_SHOWN = 4
@@ -22,6 +26,8 @@ class RunProgress:
     def __init__(self, console: Console, quiet: bool = False, verbose: bool = False) -> None:
         self._console, self._quiet, self._verbose = console, quiet, verbose
         self._failed = 0
+        self._waiting = threading.Timer(SLOW_START, self._wait)
+        self._waiting.daemon = True
         self._bar: Progress | None = None
         if console.is_terminal and not quiet and not verbose:
             self._bar = Progress(
@@ -35,6 +41,8 @@ class RunProgress:
             )
 
     def __enter__(self) -> Self:
+        if not self._quiet:
+            self._waiting.start()
         if self._bar is not None:
             self._bar.start()
         return self
@@ -42,6 +50,7 @@ class RunProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._waiting.cancel()
         if self._bar is not None:
             self._bar.stop()
         more = self._failed - FAILURES_SHOWN
@@ -51,6 +60,7 @@ class RunProgress:
     def show(self, event: Event) -> None:
         """Shows one event."""
         if isinstance(event, Started):
+            self._waiting.cancel()
             self._begin(event)
             return
         self._failed += event.unexpected
@@ -60,6 +70,10 @@ class RunProgress:
         if self._bar is not None:
             failed = f"{self._failed} failed" if self._failed else ""
             self._bar.update(self._bar.task_ids[0], advance=1, failed=failed)
+
+    def _wait(self) -> None:
+        limit = f"the target to start and say what it is: it may take {START_SECONDS:g} s"
+        self._console.print(plain(f"waiting for {limit}", "dim"), soft_wrap=True)
 
     def _begin(self, event: Started) -> None:
         hello = event.hello

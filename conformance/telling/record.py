@@ -56,6 +56,7 @@ class Recorder:
         self._rows: list[Row] = []
         self._found: Diagnosed | None = None
         self._written = time.monotonic()
+        self._whole: list[str] = []
 
     def add(self, event: Event) -> None:
         """Takes in one event; writes the report if the last time is a while ago."""
@@ -94,8 +95,14 @@ class Recorder:
         report = self.report()
         if self._file is not None:
             self._file.write(text(report))
+            self._whole.append(str(self._file))
         for file, render in self._others:
             file.write(render(report))
+            self._whole.append(str(file))
+
+    def written(self) -> str:
+        """Which files have been written at the end, in words; nothing where there are none."""
+        return f"wrote {', '.join(self._whole)}" if self._whole else ""
 
     def report(self) -> Report:
         """The report of the rows so far; its status stays open until all are there."""

@@ -12,7 +12,15 @@ from conformance.names import REDUCED_POLICIES, SDPA_VJP
 
 
 @pytest.mark.parametrize(
-    ("count", "rows", "limits"), [(100, 8, (1.25, 2.0)), (99, 8, (2.0, 3.0)), (100, 7, (2.0, 3.0))]
+    ("count", "rows", "limits"),
+    [
+        (100, 16, (1.25, 2.0)),
+        (99, 16, (2.0, 3.0)),
+        (100, 15, (2.0, 3.0)),
+        (8, 4, (2.0, 3.0)),
+        (100, 3, (2.5, 3.5)),
+        (8, 1, (2.5, 3.5)),
+    ],
 )
 @pytest.mark.covers("NUM-2")
 def test_the_limits_of_rule_2(count: int, rows: int, limits: tuple[float, float]) -> None:

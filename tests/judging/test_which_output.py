@@ -60,7 +60,10 @@ def test_rule_2_begins_with_eight_elements_and_counts_rows_by_output() -> None:
         assert (measure("output", held, "float32", "eager", eight).rms is not None) is applies
     scored = np.ones((2, 50), bool)
     assert (rows_of("lse", scored), rows_of("output", scored)) == (100, 2)
+    scored = np.ones((2, 9, 5), bool)
+    scored[0, 2:] = False
+    assert [rows_of("w_q", scored, tokens) for tokens in (None, 1, 3, 40)] == [11, 2, 5, 11]
     ones = np.ones((2, 50))
     held = Golden(ones.shape, None, ones, 0 * ones, True, {"float32": {"eager": Bound(ones, ones)}})
     limits = [measure(name, held, "float32", "eager", ones).rms_limit for name in ("lse", "output")]
-    assert limits == [1.25, 2.0]
+    assert limits == [1.25, 2.5]

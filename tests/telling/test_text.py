@@ -1,6 +1,7 @@
 """What people read: safe text, tables, progress, requirements."""
 
 import io
+import time
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,25 @@ def test_progress_on_no_terminal() -> None:
     assert len(text.splitlines()) == 4, "the start, the failure and its message, the echo"
     assert "fail    mask/x float32 (MASK-1)\n        \\x1b[31mred" in text
     assert r"  | from the target\x1b[2J" in text
+
+
+@pytest.mark.parametrize(("quiet", "told"), [(False, True), (True, False)])
+def test_a_target_that_is_slow_to_start_is_said_to_be_waited_for(
+    quiet: bool, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conformance.telling.progress.SLOW_START", 0.0)
+    out = io.StringIO()
+    with RunProgress(Console(file=out, width=200, markup=False), quiet) as progress:
+        while told and not out.getvalue().endswith("\n"):
+            time.sleep(0.001)
+        progress.show(HELLO)
+    assert ("waiting for the target to start and say what it is: it may take 120 s\n" in out.getvalue()) == told
+    out = io.StringIO()
+    monkeypatch.setattr("conformance.telling.progress.SLOW_START", 0.05)
+    with RunProgress(Console(file=out, width=200, markup=False), quiet) as progress:
+        progress.show(HELLO)
+        time.sleep(0.2)
+    assert "waiting" not in out.getvalue()
 
 
 def failing(rows: int, **how: bool) -> list[str]:

@@ -64,6 +64,11 @@ def noisy(relative: float, size: int) -> Array:
     return (exact + relative * 1e-3 * np.where(np.arange(size) % 2, 1, -1)[:, None]).astype(np.float32)
 
 
+def alike(*shape: int) -> Case:
+    """A case of ones that rule 2 is asked of."""
+    return case(expected={"output": golden(np.ones(shape), worst=1.0, rms_applies=True)})
+
+
 STEP = np.linspace(1.0, 2.0, 12).reshape(1, 3, 4)
 MARKED = case(
     expected={
@@ -95,6 +100,20 @@ GRADIENT = case(
     expected={name: golden() for name in ("query", "key", "attn_bias")},
     dtype_of={"attn_bias": "float32"},
 )
+
+
+ONE_TOKEN = case(
+    operation="multi_head_attention_vjp",
+    expected={
+        "query": golden(np.ones((1, 30))),
+        "w_q": golden(np.ones((4, 30, 2)), worst=1.0, rms_applies=True),
+    },
+)
+
+
+def of_weights(relative: float) -> Mapping[str, Array]:
+    """The answer that ONE_TOKEN expects, the gradient of the weights off by so many of its RMS error."""
+    return {"query": np.ones((1, 30), np.float32), "w_q": noisy(relative, 240).reshape(4, 30, 2)}
 
 
 def gradients(**changed: Array) -> Mapping[str, Array]:
@@ -181,27 +200,40 @@ TABLE: dict[str, tuple[Case, str, str, Mapping[str, Array], str]] = {
     "fused bound holds under fused": (case(), "float32", "fused", {"output": off(0.9e-3)}, "fail"),
     "tf32 concerns float32 alone": (case(), "float16", "tf32", {"output": off(0, dtype="float16")}, "pass"),
     "RMS of many": (
-        case(expected={"output": golden(np.ones((1, 100, 1)), worst=1.0, rms_applies=True)}),
+        alike(1, 100, 1),
         "float32", "eager", {"output": noisy(1.3, 100)}, "fail",
     ),
-    "RMS of many in few rows": (
-        case(expected={"output": golden(np.ones((1, 1, 100)), worst=1.0, rms_applies=True)}),
-        "float32", "eager", {"output": noisy(1.3, 100).reshape(1, 1, 100)}, "pass",
+    "RMS of many in sixteen rows": (
+        alike(2, 8, 8), "float32", "eager", {"output": noisy(1.3, 128).reshape(2, 8, 8)}, "fail",
     ),
+    "RMS of many in fifteen rows": (
+        alike(3, 5, 8), "float32", "eager", {"output": noisy(1.9, 120).reshape(3, 5, 8)}, "pass",
+    ),
+    "RMS of many in fifteen rows broken": (
+        alike(3, 5, 8), "float32", "eager", {"output": noisy(2.1, 120).reshape(3, 5, 8)}, "fail",
+    ),
+    "RMS of many in three rows": (
+        alike(1, 3, 40), "float32", "eager", {"output": noisy(2.4, 120).reshape(1, 3, 40)}, "pass",
+    ),
+    "RMS of many in three rows broken": (
+        alike(1, 3, 40), "float32", "eager", {"output": noisy(2.6, 120).reshape(1, 3, 40)}, "fail",
+    ),
+    "RMS of a sum over one token": (ONE_TOKEN, "float32", "eager", of_weights(1.9), "pass"),
+    "RMS of a sum over one token broken": (ONE_TOKEN, "float32", "eager", of_weights(2.1), "fail"),
     "RMS of many met": (
-        case(expected={"output": golden(np.ones((1, 100, 1)), worst=1.0, rms_applies=True)}),
+        alike(1, 100, 1),
         "float32", "eager", {"output": noisy(1.2, 100)}, "pass",
     ),
     "RMS of some": (
-        case(expected={"output": golden(np.ones((1, 99, 1)), worst=1.0, rms_applies=True)}),
+        alike(1, 99, 1),
         "float32", "eager", {"output": noisy(1.9, 99)}, "pass",
     ),
     "RMS of some broken": (
-        case(expected={"output": golden(np.ones((1, 99, 1)), worst=1.0, rms_applies=True)}),
+        alike(1, 99, 1),
         "float32", "eager", {"output": noisy(2.1, 99)}, "fail",
     ),
     "RMS of few": (
-        case(expected={"output": golden(np.ones((1, 7, 1)), worst=1.0, rms_applies=True)}),
+        alike(1, 7, 1),
         "float32", "eager", {"output": noisy(4.0, 7)}, "pass",
     ),
     "RMS not to be asked": (
@@ -222,7 +254,7 @@ TABLE: dict[str, tuple[Case, str, str, Mapping[str, Array], str]] = {
         "float32", "eager", {"output": noisy(1.9, 200)}, "pass",
     ),
     "RMS of a reduced policy": (
-        case(expected={"output": golden(np.ones((1, 100, 1)), worst=1.0, rms_applies=True)}),
+        alike(1, 100, 1),
         "float32", "tf32", {"output": noisy(1.9, 100)}, "pass",
     ),
     "along a signature": (MARKED, "float32", "eager", moved(2.2e-4), "fail"),

@@ -45,7 +45,9 @@ BROKEN: dict[str, tuple[Any, str, Any]] = {
         measuring, "allowed", lambda bound: np.where(bound.worst == 0, INF, np.minimum(bound.worst, 6 * bound.rms)),
     ),
     "one RMS limit, tight": (measuring, "rms_limit", lambda count, rows, policy: 1.25),
-    "rows are not counted": (measuring, "rows_of", lambda output, scored: int(scored.sum())),
+    "rows are not counted": (measuring, "rows_of", lambda output, scored, tokens: int(scored.sum())),
+    "tokens are not counted": (measuring, "rows_of", lambda output, scored, tokens: int(scored.any(axis=-1).sum())),
+    "few rows are not counted": (measuring, "RMS_SOME_ROWS", 0),
     "one RMS limit, loose": (measuring, "rms_limit", lambda count, rows, policy: 2.0),
     "the first rows are taken": (
         measuring, "held_rows",
