@@ -22,7 +22,7 @@ from conformance.soundness.unobservable import excused, unobservable
 from conformance.vectors.case import Golden
 from conformance.vectors.generate.balls import NeverDecidedError
 from conformance.vectors.generate.build import build
-from conformance.vectors.generate.draft import attend, gradient
+from conformance.vectors.generate.draft import attend, gradient, project
 from conformance.vectors.generate.draws import Draws, round_to_bits
 from conformance.vectors.load import load_vectors
 
@@ -64,7 +64,7 @@ def test_keys_whose_softcapped_logits_are_one_round_alike():
 
 
 def _once_refused():
-    """Gradients of the kinds that were refused: what one part of an operand rounds to, and what underflows."""
+    """Gradients of the kinds that were refused: an operand exact in part, what underflows, a sum over one token."""
     draws = Draws("soundness/refused")
     value = round_to_bits(draws.gauss(2, 6, 13, 33) + 4.0)
     far = draws.gauss(2, 6, 9, 40, sigma=20.0, bits=24)
@@ -76,6 +76,8 @@ def _once_refused():
     low = np.where(np.arange(7) < 2, 0.0, -10.0)[None]
     sizes = {"heads": 6, "q_len": 1, "kv_len": 7, "d_k": 33}
     yield gradient(attend("soundness/stored-keys-1", "x", "NUM-2", attn_bias=low, **sizes))
+    alone = {"batch": (), "heads": 2, "q_len": 1, "kv_len": 2, "d_k": 16, "d_q": 32}
+    yield gradient(project("soundness/one-token-22", "x", "NUM-2", **alone))
 
 
 @pytest.mark.parametrize("draft", list(_once_refused()), ids=lambda draft: draft.id.partition("/")[2])

@@ -130,7 +130,9 @@ def test_a_target_that_is_slow_to_start_is_said_to_be_waited_for(
         while told and not out.getvalue().endswith("\n"):
             time.sleep(0.001)
         progress.show(HELLO)
-    assert ("waiting for the target to start and say what it is: it may take 120 s\n" in out.getvalue()) == told
+    assert (
+        "waiting for the target to start and say what it is: it may take 120 s\n" in out.getvalue()
+    ) == told
     out = io.StringIO()
     monkeypatch.setattr("conformance.telling.progress.SLOW_START", 0.05)
     with RunProgress(Console(file=out, width=200, markup=False), quiet) as progress:
