@@ -9,6 +9,7 @@ import functools
 import io
 import multiprocessing
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
