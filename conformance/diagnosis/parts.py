@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.defects.blocks.back import delta_of_heads
 from conformance.defects.blocks.edges import SIZES, Edges, of
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
@@ -126,10 +127,7 @@ def _passes(output: Change, kept: Change, back: Change) -> Any:
             less = np.where(np.isfinite(lse), lse, c.wide(0))[..., None]
             return np.exp(np.where(visible, logits - less, c.wide(-np.inf))), lse
 
-        def delta(c: Call, weights: Array, products: Array, gradient: Array, _: Array) -> Any:
-            return (gradient * heads).sum(axis=-1, keepdims=True)
-
-        again = replace(s, softmax=softmax, delta=delta, average=lambda *_: heads, **back)
+        again = replace(s, softmax=softmax, delta=delta_of_heads, average=lambda *_: heads, **back)
         found: dict[str, Array] = REFERENCE.compute_gradients(again, c)
         return found
 

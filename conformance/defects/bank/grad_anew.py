@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.ways import after
-from conformance.defects.blocks.back import NONE_FULL, anew, exponential, families, rows
+from conformance.defects.blocks.back import NONE_FULL, anew, delta_of_heads, exponential, families
 from conformance.defects.blocks.edges import Edges, begin_of, family, whole
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
@@ -74,7 +74,7 @@ def _first_rows(lse: bool, delta: bool) -> Callable[[Edges], Change]:
     def make(e: Edges) -> Change:
         return anew(
             lambda c, x, held, shown: exponential(c, x, _local(c, e, held) if lse else held, shown),
-            lambda c, *given: _local(c, e, rows(c, *given)) if delta else rows(c, *given),
+            lambda c, *given: _local(c, e, delta_of_heads(c, *given)) if delta else delta_of_heads(c, *given),
         )
 
     return make
@@ -83,7 +83,7 @@ def _first_rows(lse: bool, delta: bool) -> Callable[[Edges], Change]:
 def _of_group(lse: bool, delta: bool) -> Change:
     return anew(
         lambda c, x, held, shown: exponential(c, x, _grouped(c, held) if lse else held, shown),
-        lambda c, *given: _grouped(c, rows(c, *given)) if delta else rows(c, *given),
+        lambda c, *given: _grouped(c, delta_of_heads(c, *given)) if delta else delta_of_heads(c, *given),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.ways import after
-from conformance.defects.blocks.back import NONE_FULL, families
+from conformance.defects.blocks.back import NONE_FULL, delta_of_heads, families
 from conformance.defects.blocks.edges import Edges, begin_of, ends, family, whole
 from conformance.defects.blocks.loop import every
 from conformance.defects.call import Call
@@ -168,10 +168,7 @@ def _read(step: str, argument: int, length: Lengths) -> Callable[[Edges], Change
 
 def _products(argument: int, length: Lengths) -> Callable[[Edges], Change]:
     """DP of the rows of the first block, and a Delta that was formed from the heads before."""
-    return lambda e: {
-        **_read("products", argument, length)(e),
-        "delta": lambda c, p, products, g, heads: (g * heads).sum(axis=-1, keepdims=True),
-    }
+    return lambda e: {**_read("products", argument, length)(e), "delta": delta_of_heads}
 
 
 def _bias(axis: int, always: bool) -> Callable[[Edges], Change]:

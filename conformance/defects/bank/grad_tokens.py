@@ -8,6 +8,7 @@ import numpy as np
 
 from conformance.defects.backward import only_finite
 from conformance.defects.bank.grad_factors import BIASES, PARAMETERS, WEIGHTS
+from conformance.defects.blocks.back import delta_of_heads
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
@@ -276,7 +277,7 @@ DEFECTS = (
     Defect("grad-products-without-b-v", "dP is formed with values to which b_v was not added; Delta has it.", LAYER,
            {
                "products": lambda c, g, v, visible: R.products(c, g, _value_without_bias(c, v), visible),
-               "delta": lambda c, p, products, g, heads: (g * heads).sum(axis=-1, keepdims=True),
+               "delta": delta_of_heads,
            }),
     Defect("grad-query-without-past", "The keys of the past give nothing to the gradient of the query.",
            ("GRAD-13",), {"grad_query": lambda c, x, key, scale: R.grad_query(c, _new_keys(c, x), key, scale)},

@@ -18,8 +18,8 @@ Shown = Callable[[Steps, Call], Array]
 """What the way back takes for visible, [..., H, q_len, kv_len]."""
 Weights = Callable[[Call, Array, Array, Array], Any]
 """c, logits, lse [..., H, q_len, 1], shown -> weights."""
-Delta = Callable[[Call, Array, Array, Array], Any]
-"""c, gradient of the heads, heads, lse -> Delta, [..., H, q_len, 1]."""
+Delta = Callable[[Call, Array, Array, Array, Array], Any]
+"""c, weights, dP, gradient of the heads, heads -> Delta, [..., H, q_len, 1]."""
 
 QUERY = ("query", "w_q", "b_q")
 KEY_AND_VALUE = ("key", "w_k", "b_k", "value", "w_v", "b_v")
@@ -31,14 +31,14 @@ def exponential(c: Call, logits: Array, lse: Array, shown: Array) -> Any:
     return np.exp(np.where(shown & some, logits - np.where(some, lse, c.wide(0)), c.wide(-np.inf)))
 
 
-def rows(c: Call, gradient: Array, heads: Array, lse: Array) -> Any:
-    """As it should be."""
+def delta_of_heads(c: Call, weights: Array, products: Array, gradient: Array, heads: Array) -> Any:
+    """As it should be, of the heads that are kept: neither weights nor dP are needed."""
     return (gradient * heads).sum(axis=-1, keepdims=True)
 
 
 def anew(
     weights: Weights = exponential,
-    delta: Delta = rows,
+    delta: Delta = delta_of_heads,
     shown: Shown = visibility,
 ) -> Change:
     """Gradients of a kernel that keeps heads and lse of the way forward."""
@@ -48,19 +48,18 @@ def anew(
 
         def softmax(_: Steps, c: Call, logits: Array, visible: Array) -> tuple[Array, Array]:
             kept["weights"], lse = s.softmax(s, c, logits, visible)
-            kept["shown"], kept["lse"] = shown(s, c), lse[..., None]
-            return weights(c, logits, kept["lse"], kept["shown"]), lse
+            kept["shown"] = shown(s, c)
+            return weights(c, logits, lse[..., None], kept["shown"]), lse
 
         def average(c: Call, p: Array, value: Array, visible: Array) -> Any:
-            kept["heads"] = s.average(c, kept["weights"], value, visible)
-            return kept["heads"]
+            return s.average(c, kept["weights"], value, visible)
 
         wrong = replace(
             s,
             softmax=softmax,
             average=average,
             products=lambda c, g, v, visible: s.products(c, g, v, kept["shown"]),
-            delta=lambda c, p, products, g, heads: delta(c, g, heads, kept["lse"]),
+            delta=delta,
         )
         found: dict[str, Array] = R.compute_gradients(wrong, c)
         return found
