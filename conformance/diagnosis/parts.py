@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.blocks.back import delta_of_heads
+from conformance.defects.blocks.back import delta_of_heads, exponential
 from conformance.defects.blocks.edges import SIZES, Edges, of
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
@@ -123,9 +123,10 @@ def _passes(output: Change, kept: Change, back: Change) -> Any:
         if kept is not output:
             lse = _forward(replace(s, **kept), c)[1]
 
+        less = np.where(np.isfinite(lse), lse, c.wide(0))[..., None]  # what one pass hides the other may show
+
         def softmax(s: Steps, c: Call, logits: Array, visible: Array) -> tuple[Array, Array]:
-            less = np.where(np.isfinite(lse), lse, c.wide(0))[..., None]
-            return np.exp(np.where(visible, logits - less, c.wide(-np.inf))), lse
+            return exponential(c, logits, less, visible), lse
 
         again = replace(s, softmax=softmax, delta=delta_of_heads, average=lambda *_: heads, **back)
         found: dict[str, Array] = REFERENCE.compute_gradients(again, c)
