@@ -18,6 +18,20 @@ def at(dtypes: tuple[str, ...] | str, reason: str) -> dict[str, str]:
     return dict.fromkeys((dtypes,) if isinstance(dtypes, str) else dtypes, reason)
 
 
+def varied(made: Mapping[str, Any], here: str) -> dict[str, Any]:
+    """Changes by detail, of which one is that of the bank and the others are its variants, as fields of a Defect."""
+    return {
+        "change": made[here],
+        "detail": here,
+        "variants": {detail: change for detail, change in made.items() if detail != here},
+    }
+
+
+def by_detail(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes of such fields again, that of the bank first."""
+    return {fields["detail"]: fields["change"], **fields["variants"]}
+
+
 @dataclass(frozen=True)
 class Defect:
     """A mistake that somebody made or may make, and how the reference makes it."""

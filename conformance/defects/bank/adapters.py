@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.defects.bank.ways import after, dropped, output
 from conformance.defects.call import Call
-from conformance.defects.defect import Change, Defect
+from conformance.defects.defect import Change, Defect, varied
 from conformance.defects.reference import REFERENCE as R
 from conformance.defects.reference import Steps, column
 from conformance.vectors.case import Array
@@ -26,11 +26,7 @@ OPTIONS = {
 
 def _dropped(when: Callable[[Call], bool]) -> dict[str, Any]:
     """An option that a path of its own forgets, as fields of a Defect."""
-    return {
-        "change": dropped("mask", when=when),
-        "detail": OPTIONS["mask"],
-        "variants": {said: dropped(name, when=when) for name, said in OPTIONS.items() if name != "mask"},
-    }
+    return varied({said: dropped(name, when=when) for name, said in OPTIONS.items()}, OPTIONS["mask"])
 
 
 def _offset(change: Callable[[Call, Any], Any]) -> Change:
@@ -204,10 +200,10 @@ DEFECTS = (
         "lse-with-padded-rows",
         "Your lse has the rows of the last block of queries that do not exist.",
         ("ATT-14",),
-        _padded(16),
         features=("return_lse",),
-        detail="in blocks of 16",
-        variants={f"in blocks of {size}": _padded(size) for size in (2, 4, 8, 32, 64, 128)},
+        **varied(
+            {f"in blocks of {size}": _padded(size) for size in (2, 4, 8, 16, 32, 64, 128)}, "in blocks of 16"
+        ),
     ),
     Defect(
         "bias-divided-by-scale",

@@ -9,7 +9,7 @@ import numpy as np
 from conformance.defects.bank.ways import after, online
 from conformance.defects.blocks.edges import SIZES, Edges, begin_of, end_of, family, whole
 from conformance.defects.call import Call
-from conformance.defects.defect import Change, Defect
+from conformance.defects.defect import Change, Defect, varied
 from conformance.defects.reference import REFERENCE as R
 from conformance.vectors.case import Array
 
@@ -292,21 +292,19 @@ DEFECTS = (
         "online-tail-not-rescaled",
         "Your online softmax does not rescale before the last, incomplete block.",
         ("ATT-2",),
-        online(16, rescales=lambda begin, kv_len: begin + 16 <= kv_len),
-        detail="in blocks of 16",
-        variants={
-            f"in blocks of {n}": online(n, rescales=lambda begin, kv_len, n=n: begin + n <= kv_len)  # type: ignore[misc]
-            for n in SIZES
-            if n != 16
-        },
+        **varied(
+            {
+                f"in blocks of {n}": online(n, rescales=lambda begin, kv_len, n=n: begin + n <= kv_len)  # type: ignore[misc]
+                for n in SIZES
+            },
+            "in blocks of 16",
+        ),
     ),
     Defect(
         "online-hidden-first-block-nan",
         "Your online softmax is NaN where the first block has no visible key.",
         ("ATT-2", "MASK-4"),
-        online(64, guarded=False),
-        "pytorch/pytorch#127055",
-        detail="in blocks of 64",
-        variants={f"in blocks of {n}": online(n, guarded=False) for n in SIZES if n != 64},
+        origin="pytorch/pytorch#127055",
+        **varied({f"in blocks of {n}": online(n, guarded=False) for n in SIZES}, "in blocks of 64"),
     ),
 )

@@ -8,7 +8,7 @@ import numpy as np
 from conformance.defects.bank.ways import after, products
 from conformance.defects.blocks.edges import Edges, begin_of, family, size_of
 from conformance.defects.call import Call
-from conformance.defects.defect import Change, Defect
+from conformance.defects.defect import Change, Defect, varied
 from conformance.defects.reference import REFERENCE as R
 from conformance.defects.reference import Steps
 from conformance.defects.visibility import visibility
@@ -123,13 +123,8 @@ def _columns(size: int) -> Change:
     )
 
 
-def _chunked(make: Callable[[int], Change], at: int = 4) -> dict[str, Any]:
-    said = "in chunks of {}".format
-    return {
-        "change": make(at),
-        "detail": said(at),
-        "variants": {said(size): make(size) for size in CHUNKS if size != at},
-    }
+def _chunked(make: Callable[[int], Change]) -> dict[str, Any]:
+    return varied({f"in chunks of {size}": make(size) for size in CHUNKS}, "in chunks of 4")
 
 
 def _written_locally(e: Edges) -> Change:

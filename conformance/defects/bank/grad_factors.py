@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.defects.bank.ways import after
 from conformance.defects.call import Call
-from conformance.defects.defect import Change, Defect
+from conformance.defects.defect import Change, Defect, varied
 from conformance.defects.reference import REFERENCE as R
 
 Factor = Callable[[Call], float]
@@ -60,12 +60,8 @@ def named(
     factor: Factor, groups: Mapping[str, tuple[str, ...]], here: str, leave: tuple[str, ...] = ()
 ) -> Any:
     """A factor of one group of gradients, and of the others as variants, as fields of a Defect."""
-    variants = {
-        label: times(factor, *names)
-        for label, names in groups.items()
-        if label != here and label not in leave
-    }
-    return {"change": times(factor, *groups[here]), "detail": here, "variants": variants}
+    made = {label: times(factor, *names) for label, names in groups.items() if label not in leave}
+    return varied(made, here)
 
 
 def powers(**given: float) -> Change:
@@ -139,7 +135,7 @@ def averaged(groups: Mapping[str, tuple[str, ...]], here: str) -> Any:
     """Averages over tokens, and over tokens and batch, as fields of a Defect; some are defects of their own."""
     made = {label: OVER_TOKENS(*names) for label, names in groups.items() if label not in ("b_q", "b_o")}
     made |= {f"{label}, over tokens and batch": OVER_BOTH(*names) for label, names in groups.items()}
-    return {"change": made.pop(here), "detail": here, "variants": made}
+    return varied(made, here)
 
 
 OF_WEIGHTS = {label: names for label, names in PARAMETERS.items() if "w_q" in names or names[0] in WEIGHTS}

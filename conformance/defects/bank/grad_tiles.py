@@ -19,7 +19,7 @@ from conformance.defects.blocks.back import (
     tiled,
 )
 from conformance.defects.call import Call
-from conformance.defects.defect import Change, Defect
+from conformance.defects.defect import Change, Defect, by_detail, varied
 from conformance.defects.reference import REFERENCE as R
 from conformance.defects.reference import Steps
 from conformance.defects.visibility import visibility
@@ -96,9 +96,8 @@ def _in_keys(make: Callable[[Tiles], Change]) -> Mapping[str, Any]:
     """In all gradients, and in those of key and value only, whose loop over queries is another."""
     fields, others = tiled(make), tiled(lambda t: alone(make(t), *KEY_AND_VALUE))
     label = "gradients of key and value only"
-    here = {f"{others['detail']}, {label}": others["change"]}
-    there = {f"{detail}, {label}": change for detail, change in others["variants"].items()}
-    return {**fields, "variants": {**fields["variants"], **here, **there}}
+    there = {f"{detail}, {label}": change for detail, change in by_detail(others).items()}
+    return {**fields, "variants": {**fields["variants"], **there}}
 
 
 CAUSAL, WINDOW = ("is_causal",), ("window",)
@@ -167,16 +166,13 @@ def _in_one() -> Mapping[str, Any]:
     made: dict[str, Change] = {}
     for part, names in parts.items():
         fields = tiled(lambda t, names=names: alone(_all_rules(t), *names))  # type: ignore[misc]
-        every = {fields["detail"]: fields["change"], **fields["variants"]}
-        made |= {f"{part}, {detail}": change for detail, change in every.items()}
-    here = next(iter(made))
-    return {"change": made.pop(here), "detail": here, "variants": made}
+        made |= {f"{part}, {detail}": change for detail, change in by_detail(fields).items()}
+    return varied(made, next(iter(made)))
 
 
 def _not_masked(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """With slots behind the length as they are, and read as zero."""
-    made = {fields["detail"]: fields["change"], **fields["variants"]}
-    zero = {f"{detail}, {READ_AS_ZERO}": cleared(change) for detail, change in made.items()}
+    zero = {f"{detail}, {READ_AS_ZERO}": cleared(change) for detail, change in by_detail(fields).items()}
     return {**fields, "variants": {**fields["variants"], **zero}}
 
 
@@ -193,11 +189,7 @@ DEFECTS = (
         ("GRAD-3",),
         features=("kv_lengths",),
         **_not_masked(
-            {
-                "change": _LENGTHS(Tiles(WHOLE, 8)),
-                "detail": "in blocks of 8",
-                "variants": {f"in blocks of {n}": _LENGTHS(Tiles(WHOLE, n)) for n in SIZES if n != 8},
-            }
+            varied({f"in blocks of {n}": _LENGTHS(Tiles(WHOLE, n)) for n in SIZES}, "in blocks of 8")
         ),
     ),
     Defect(

@@ -10,7 +10,7 @@ from conformance.defects.backward import only_finite
 from conformance.defects.bank.grad_factors import BIASES, PARAMETERS, WEIGHTS
 from conformance.defects.blocks.back import delta_of_heads
 from conformance.defects.call import Call
-from conformance.defects.defect import Change, Defect
+from conformance.defects.defect import Change, Defect, varied
 from conformance.defects.reference import REFERENCE as R
 from conformance.defects.reference import Steps
 from conformance.vectors.case import Array
@@ -94,7 +94,7 @@ def _parameters(made: Mapping[str, Callable[..., Change]], here: str, leave: tup
         for label, names in PARAMETERS.items()
         if f"{label}, {way}" not in leave
     }
-    return {"change": every.pop(here), "detail": here, "variants": every}
+    return varied(every, here)
 
 
 def _with_past() -> Change:

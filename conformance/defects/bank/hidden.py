@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.call import Call
-from conformance.defects.defect import Change, Defect
+from conformance.defects.defect import Change, Defect, varied
 from conformance.defects.reference import REFERENCE as R
 from conformance.defects.reference import Steps
 from conformance.defects.visibility import visibility
@@ -46,7 +46,6 @@ FILLS = {
         ("but not slots beyond the lengths", False),
     )
 }
-FILL = "the lowest of the dtype, slots beyond the lengths too"
 
 
 def _lowest_added(s: Steps, c: Call, logits: Array, visible: Array) -> Any:
@@ -74,10 +73,8 @@ DEFECTS = (
         "hidden-finite-but-in-lse",
         "Hidden logits are set to a finite number, so that an empty row is a mean of the values; its lse is right.",
         ("MASK-3",),
-        FILLS[FILL],
-        detail=FILL,
-        variants={said: change for said, change in FILLS.items() if said != FILL},
         features=("empty",),
+        **varied(FILLS, "the lowest of the dtype, slots beyond the lengths too"),
     ),
     Defect(
         "hidden-less-lowest",

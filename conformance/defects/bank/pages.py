@@ -9,7 +9,7 @@ from conformance.defects.bank.tile_rules import ends
 from conformance.defects.bank.ways import after, output
 from conformance.defects.blocks.edges import Edges, begin_of, family
 from conformance.defects.call import Call
-from conformance.defects.defect import Change, Defect
+from conformance.defects.defect import Change, Defect, varied
 from conformance.defects.reference import REFERENCE as R
 from conformance.defects.reference import Steps, project
 from conformance.vectors.case import Array
@@ -36,13 +36,8 @@ def _pages(index: Callable[[int], Array]) -> Callable[[int], Change]:
 
 
 def _paged(make: Callable[[int], Change]) -> dict[str, Any]:
-    """The change for pages of 4, and of other sizes."""
-    said = "in pages of {}".format
-    return {
-        "change": make(4),
-        "detail": said(4),
-        "variants": {said(size): make(size) for size in SIZES if size != 4},
-    }
+    """The change for pages of 4, and of other sizes, as fields of a Defect."""
+    return varied({f"in pages of {size}": make(size) for size in SIZES}, "in pages of 4")
 
 
 def _new_in_front(c: Call, x: Array) -> Array:

@@ -6,7 +6,7 @@ import numpy as np
 
 from conformance.defects.bank.ways import after, online, output
 from conformance.defects.call import Call
-from conformance.defects.defect import Change, Defect
+from conformance.defects.defect import Change, Defect, varied
 from conformance.defects.reference import REFERENCE as R
 from conformance.vectors.case import Array
 
@@ -115,9 +115,9 @@ DEFECTS = (
         "width-tail-lost",
         "Features of query and key behind the last full group are lost, where there is a full one.",
         ("ATT-1",),
-        _full_groups(8),
-        detail="in groups of 8",
-        variants={f"in groups of {size}": _full_groups(size) for size in (3, 4, 16, 32, 64)},
+        **varied(
+            {f"in groups of {size}": _full_groups(size) for size in (3, 4, 8, 16, 32, 64)}, "in groups of 8"
+        ),
     ),
     Defect(
         "odd-feature-lost",

@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.defects.blocks.edges import REACH, Edges, family
 from conformance.defects.call import Call
-from conformance.defects.defect import Change
+from conformance.defects.defect import Change, by_detail, varied
 from conformance.defects.reference import REFERENCE as R
 from conformance.defects.reference import Steps
 from conformance.defects.visibility import visibility
@@ -147,8 +147,7 @@ def tiled(make: Callable[[Tiles], Change], whole: bool = False) -> Mapping[str, 
     if whole:
         made |= {f"in blocks of {size} keys": make(Tiles(WHOLE, size)) for size in SIZES}
         made |= {f"in blocks of {size} queries": make(Tiles(size, WHOLE)) for size in SIZES}
-    here = "in tiles of 8 queries and 8 keys"
-    return {"change": made.pop(here), "detail": here, "variants": made}
+    return varied(made, "in tiles of 8 queries and 8 keys")
 
 
 NONE_FULL = "all of them if no block is full"
@@ -167,8 +166,7 @@ def families(
     fields = family(make, at=4, reach=reach)
     sizes = dict(REACH)
     for label, other in others.items():
-        again = family(other, at=4, reach=reach)
-        for detail, change in {again["detail"]: again["change"], **again["variants"]}.items():
+        for detail, change in by_detail(family(other, at=4, reach=reach)).items():
             fields["variants"][f"{label}, {detail}"] = change
             if detail in REACH and label not in anywhere:
                 sizes[f"{label}, {detail}"] = REACH[detail]

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.defects.defect import varied
 from conformance.vectors.case import Array
 
 Edges = Callable[[int], Array]
@@ -43,13 +44,8 @@ def family(make: Callable[[Edges], Any], at: int = 16, reach: str = "kv_len") ->
 
     `reach` is the length, of keys or queries, up to one block of which nothing shows; "" if there is none.
     """
-    here = f"in blocks of {at}"
-    return {
-        "change": make(FAMILY[here]),
-        "detail": here,
-        "variants": {label: make(edges) for label, edges in FAMILY.items() if label != here},
-        "beyond": (reach, REACH) if reach else ("", REACH),
-    }
+    made = {label: make(edges) for label, edges in FAMILY.items()}
+    return {**varied(made, f"in blocks of {at}"), "beyond": (reach, REACH)}
 
 
 def ends(begins: Array, length: int) -> Array:
@@ -96,9 +92,5 @@ TILES = (
 def tiled(make: Callable[[int, int], Any], height: int = 4, width: int = 4) -> dict[str, Any]:
     """The change, and the same mistake in tiles of other sizes, as fields of a Defect: queries, keys -> change."""
     said = "in tiles of {} queries and {} keys".format
-    return {
-        "change": make(height, width),
-        "detail": said(height, width),
-        "variants": {said(*tile): make(*tile) for tile in TILES if tile != (height, width)},
-        "beyond": ("", {said(*tile): max(tile) for tile in TILES}),
-    }
+    made = {said(*tile): make(*tile) for tile in TILES}
+    return {**varied(made, said(height, width)), "beyond": ("", {said(*tile): max(tile) for tile in TILES})}
