@@ -1,7 +1,7 @@
 """The way back of a kernel: weights computed anew from the lse, by tiles of queries and keys."""
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,60 +93,25 @@ def cleared(change: Change) -> Change:
     return {"compute_gradients": compute}
 
 
-@dataclass(frozen=True)
-class Tiles:
-    """Tiles of queries and keys."""
-
-    queries: int
-    keys: int
-
-    def first_query(self, c: Call) -> Array:
-        """The number of the first query of each query's tile, [q_len, 1]."""
-        number = np.arange(c.q_len)[:, None]
-        return number // self.queries * self.queries
-
-    def last_query(self, c: Call) -> Array:
-        """That of the last, [q_len, 1]."""
-        return np.minimum(self.first_query(c) + self.queries, c.q_len) - 1
-
-    def first_key(self, c: Call) -> Array:
-        """The number of the first key of each key's tile, [kv_len]."""
-        return c.columns // self.keys * self.keys
-
-    def last_key(self, c: Call) -> Array:
-        """That of the last, [kv_len]."""
-        return np.minimum(self.first_key(c) + self.keys, c.kv_len) - 1
-
-    def some(self, c: Call, shown: Any) -> Any:
-        """Whether anything of each entry's tile is shown."""
-        if not c.q_len or not c.kv_len:
-            return shown
-        whole = np.broadcast_to(shown, (*np.shape(shown)[:-2], c.q_len, c.kv_len))
-        by_query = np.logical_or.reduceat(whole, np.arange(0, c.q_len, self.queries), axis=-2)
-        by_tile = np.logical_or.reduceat(by_query, np.arange(0, c.kv_len, self.keys), axis=-1)
-        of_query, of_key = np.arange(c.q_len) // self.queries, c.columns // self.keys
-        return np.take(np.take(by_tile, of_query, axis=-2), of_key, axis=-1)
-
-
 SIZES = (4, 8, 16, 32, 64)
 WHOLE = 1 << 20
 
 
-def tiled(make: Callable[[Tiles], Change], whole: bool = False) -> Mapping[str, Any]:
+def tiled(make: Callable[[int, int], Change], whole: bool = False) -> Mapping[str, Any]:
     """The change in tiles of 8 queries and 8 keys, and in tiles of other sizes, as fields of a Defect.
 
     `whole` adds tiles that are four times as long as wide and more, blocks of keys that all queries meet at once,
     and blocks of queries that meet all keys.
     """
     made = {
-        f"in tiles of {queries} queries and {keys} keys": make(Tiles(queries, keys))
+        f"in tiles of {queries} queries and {keys} keys": make(queries, keys)
         for queries in SIZES
         for keys in SIZES
         if whole or keys in (queries // 2, queries, queries * 2)
     }
     if whole:
-        made |= {f"in blocks of {size} keys": make(Tiles(WHOLE, size)) for size in SIZES}
-        made |= {f"in blocks of {size} queries": make(Tiles(size, WHOLE)) for size in SIZES}
+        made |= {f"in blocks of {size} keys": make(WHOLE, size) for size in SIZES}
+        made |= {f"in blocks of {size} queries": make(size, WHOLE) for size in SIZES}
     return varied(made, "in tiles of 8 queries and 8 keys")
 
 
