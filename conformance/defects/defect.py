@@ -43,7 +43,7 @@ class Defect:
     origin: str = "slip"  # owner/repository#number, or the framework that does so, or "slip"
     features: tuple[str, ...] = ()  # what a case has to use for it to show
     detail: str = ""  # the number in it that a diagnosis names, "in blocks of 16"
-    variants: Mapping[str, Change] = field(
+    variants: Mapping[str, Change | Callable[[], Change]] = field(
         default_factory=dict
     )  # the same with other numbers: detail -> change
     variant: bool = False  # whether it is one of those

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -278,6 +279,6 @@ DEFECTS = (
         "grad-query-parts-weighed-again",
         "Parts of the query's gradient are weighed by the shares of their keys, which their weights hold already.",
         ("GRAD-1",),
-        **family(_weighed, at=4, reach="kv_len"),
+        **family(lambda e: partial(_weighed, e), at=4, reach="kv_len"),
     ),
 )
