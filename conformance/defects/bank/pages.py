@@ -15,7 +15,7 @@ from conformance.defects.reference import Steps, project
 from conformance.vectors.case import Array
 
 PRESENT = ("present_key", "present_value")
-SIZES = (2, 3, 4, 5, 8, 16, 32, 64, 128)
+SIZES = {f"in pages of {size}": size for size in (2, 3, 4, 5, 8, 16, 32, 64, 128)}
 
 
 def _pages(index: Callable[[int], Array]) -> Callable[[int], Change]:
@@ -37,7 +37,7 @@ def _pages(index: Callable[[int], Array]) -> Callable[[int], Change]:
 
 def _paged(make: Callable[[int], Change]) -> dict[str, Any]:
     """The change for pages of 4, and of other sizes, as fields of a Defect."""
-    return varied({f"in pages of {size}": make(size) for size in SIZES}, "in pages of 4")
+    return varied({said: make(size) for said, size in SIZES.items()}, "in pages of 4")
 
 
 def _new_in_front(c: Call, x: Array) -> Array:
@@ -123,12 +123,14 @@ DEFECTS = (
         "pages-in-reverse",
         "The pages of the cache are read in reverse order, the last one to its end.",
         ("CACHE-1", "ATT-1"),
+        beyond=("kv_len", SIZES),
         **_paged(_pages(lambda pages: np.arange(pages)[::-1])),
     ),
     Defect(
         "pages-one-late",
         "Every page of the cache is read one place late, and the last one first.",
         ("CACHE-1", "ATT-1"),
+        beyond=("kv_len", SIZES),
         **_paged(_pages(lambda pages: (np.arange(pages) - 1) % max(pages, 1))),
     ),
     Defect(
