@@ -13,7 +13,7 @@ from conformance.vectors.case import Array, Bound, Case, Golden
 from conformance.vectors.generate.approximate import Approximation, approximate
 from conformance.vectors.generate.bounds import limits
 from conformance.vectors.generate.draft import Draft
-from conformance.vectors.generate.gradients.limits import Sensitivity, gradient_sizes
+from conformance.vectors.generate.gradients.limits import Sensitivity, gradient_sizes, stored_as
 from conformance.vectors.generate.gradients.names import GRADIENTS
 from conformance.vectors.generate.gradients.oracle import golden_gradients
 from conformance.vectors.generate.oracle import golden
@@ -90,12 +90,28 @@ def _check(draft: Draft) -> None:
 def _gradients(
     draft: Draft, problem: Problem, approximation: Approximation, excluded: dict[str, str]
 ) -> dict[str, Golden]:
-    """The golden gradients of a draft; each has the shape of its argument."""
+    """The golden gradients of a draft; each has the shape of its argument.
+
+    Raises:
+        ValueError: a number that is not finite can be seen, of which no gradient is derived.
+    """
+    if _sees_more_than_numbers(problem, approximation):
+        raise ValueError(f"{draft.id} asks for gradients, and a NaN or an infinity in it is not hidden")
     shapes = {name: draft.inputs[name].shape for name in GRADIENTS if name in draft.inputs}
     bias_shape = shapes.get("attn_bias", (1, 1))
     exact = golden_gradients(problem, approximation, bias_shape, shapes)
     sensitivity = Sensitivity(problem, approximation, bias_shape, draft.id)
-    bounds = _bounds(shapes, _held(draft, problem, approximation, excluded), sensitivity.limits)
+
+    def limits_of(policy: Policy) -> dict[str, Limits]:
+        limits = sensitivity.limits(policy)
+        for name, dtype in draft.dtype_of.items():
+            if name in limits:
+                limits[name] = stored_as(
+                    dtype, policy, limits[name], exact[name][0].reshape(limits[name][0].shape)
+                )
+        return limits
+
+    bounds = _bounds(shapes, _held(draft, problem, approximation, excluded), limits_of)
     return {
         name: Golden(
             shape=shape,
@@ -107,6 +123,16 @@ def _gradients(
         )
         for name, shape in shapes.items()
     }
+
+
+def _sees_more_than_numbers(problem: Problem, a: Approximation) -> bool:
+    """Whether a query, key, value or cotangent that takes part in a visible pair is not finite."""
+    query, key, value = (~np.isfinite(x).all(axis=-1) for x in (a.query, a.key, a.value))
+    cotangent = ~np.isfinite(problem.inputs["grad_output"]).all(axis=-1)
+    if problem.layer:
+        cotangent = cotangent[:, None]
+    wrong = (query | cotangent)[..., None] | (key | value)[..., None, :]
+    return bool((problem.visible & wrong).any())
 
 
 def _bounds(

@@ -16,6 +16,9 @@ from conformance.vectors.generate.bounds.statistics import lse_limits, weights_l
 from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array, Limits, Problem
 
+SQUARED_AWAY = 2.0**-480
+"""Variances of errors below it may underflow in float64: W alone counts for them."""
+
 
 def limits(
     problem: Problem, approximation: Approximation, policy: Policy, wanted: Iterable[str]
@@ -59,5 +62,5 @@ def _shapes(problem: Problem, a: Approximation) -> dict[str, Array]:
 def _where_finite(pair: Limits, shown: Array | None) -> Limits:
     if shown is None:
         return pair
-    finite = np.isfinite(shown)
-    return np.where(finite, pair[0], 0.0), np.where(finite, pair[1], 0.0)
+    worst, rms = (np.where(np.isfinite(shown), x, 0.0) for x in pair)
+    return worst, np.where(worst < SQUARED_AWAY, worst, rms)

@@ -89,7 +89,8 @@ def _logit_error(softmax: Softmax, u: Array, average: Array) -> Array:
 def _logit_variance(softmax: Softmax, u: Array, average: Array) -> Array:
     """Independent errors of the logits, and those of the query, which move all keys of a row alike."""
     p = softmax.weights
-    deviation = p[:, :, None] * (u[None] - average[:, None])  # [rows, kv_len, width]
+    steep = p * softmax.steepening
+    deviation = steep[:, :, None] * (u[None] - average[:, None])  # [rows, kv_len, width]
     variance = softmax.ties.spread(deviation * np.sqrt(softmax.variance)[:, :, None])
     variance = variance + softmax.sink_weight**2 * softmax.sink_variance * average**2
     variance = variance + np.einsum("nmo,nm->no", deviation, softmax.drift) ** 2

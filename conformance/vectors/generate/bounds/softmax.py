@@ -13,6 +13,12 @@ from conformance.vectors.generate.sums import Ties, sum_variance, ties
 LARGEST_EXPONENT = 700.0
 """Beyond it the convex hull alone bounds the error, and exp overflows."""
 
+LARGEST_SPREAD = 60.0
+"""Beyond it nothing is predicted that W does not say, and squares would overflow."""
+
+NEARLY_LINEAR = 1e-6
+"""Below it the second term of the series is all that counts."""
+
 SATURATED = 40.0
 """tanh of it is 1 in float64."""
 
@@ -39,6 +45,22 @@ class Softmax:
     lse: Array  # [rows, 1], zero for an empty row
     ties: Ties  # keys whose logits round alike
     alike: Ties  # keys whose weights round alike
+
+    @property
+    def spread(self) -> Array:
+        """Six RMS errors of the log of a weight, which is what rule 1 lets through."""
+        shared = self.query_variance @ (self.key**2).T * (self.scale * self.slope) ** 2
+        variance = self.variance + shared
+        common = (self.weights**2 * variance).sum(axis=-1, keepdims=True)
+        common = common + self.sink_weight**2 * self.sink_variance
+        return np.where(self.visible, np.minimum(6 * np.sqrt(variance + common), LARGEST_SPREAD), 0.0)
+
+    @property
+    def steepening(self) -> Array:
+        """By how much exp of such an error exceeds the error: expm1(x) / x."""
+        spread = self.spread
+        small = spread < NEARLY_LINEAR
+        return np.where(small, 1 + spread / 2, np.expm1(spread) / np.where(small, 1.0, spread))
 
     @property
     def growth(self) -> Array:
@@ -105,16 +127,16 @@ def softmax_of(
         variance = variance + u_l**2 / 3 * logits**2
     top, lse = (finite(x) for x in (a.top[b, h], a.lse[b, h][:, None]))
     logits = np.where(visible, logits, 0.0)
-    fall = logits - top
+    depth = np.where(visible, lse - logits, 0.0)  # >= top - logits: weights may be made as exp(logit - lse)
     exponential = 4 * u_a + u_l  # u_exp: the exponential itself, stored
-    worst = worst + 2 * u_a * (np.abs(logits) + np.abs(top)) + u_l * np.abs(fall) + exponential
-    variance = variance + (u_a**2 * (logits**2 + fall**2) + u_l**2 * fall**2 + (2 * u_a) ** 2 + u_l**2) / 3
+    worst = worst + 2 * u_a * (np.abs(logits) + np.abs(top)) + u_l * np.abs(depth) + exponential
+    variance = variance + (u_a**2 * (logits**2 + depth**2) + u_l**2 * depth**2 + (2 * u_a) ** 2 + u_l**2) / 3
     sink_weight, sink_exponent, sink_variance = np.zeros_like(top), np.zeros_like(top), np.zeros_like(top)
     if a.sinks is not None and np.isfinite(a.sinks[h]):
         sink = float(a.sinks[h])
         sink_weight = np.where(visible.any(axis=-1, keepdims=True), np.exp(np.minimum(sink - lse, 0.0)), 0.0)
         sink_exponent = 2 * u_a * (abs(sink) + np.abs(top)) + u_l * np.abs(sink - top) + exponential
-        sink_variance = (u_l**2 * (sink - top) ** 2 + u_a**2 * sink**2 + (2 * u_a) ** 2 + u_l**2) / 3
+        sink_variance = (u_l**2 * (lse - sink) ** 2 + u_a**2 * sink**2 + (2 * u_a) ** 2 + u_l**2) / 3
     return Softmax(
         weights=np.where(visible, finite(a.weights[b, h]), 0.0),
         visible=visible,

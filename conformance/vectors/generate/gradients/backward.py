@@ -27,7 +27,7 @@ class Backward:
 def backward(problem: Problem, a: Approximation) -> Backward:
     """Everything in float64; what is masked counts as zero."""
     query, key, value = finite(a.query), finite(a.key), finite(a.value)
-    cotangent = problem.inputs["grad_output"]
+    cotangent = finite(problem.inputs["grad_output"])
     head = cotangent[:, None] @ problem.inputs["w_o"].swapaxes(-1, -2) if problem.layer else cotangent
     products = np.where(problem.visible, head @ value.swapaxes(-1, -2), 0.0)
     delta = (a.weights * products).sum(axis=-1, keepdims=True)
@@ -39,7 +39,8 @@ def backward(problem: Problem, a: Approximation) -> Backward:
         sink = -np.exp(fall) * delta[..., 0]
     slope = np.ones_like(logits)
     if problem.softcap is not None:
-        slope = np.cosh(problem.multiplier * finite(a.raw) / problem.softcap) ** -2.0
+        with np.errstate(over="ignore"):  # 1 / cosh^2 of it is zero
+            slope = np.cosh(problem.multiplier * finite(a.raw) / problem.softcap) ** -2.0
     scores = slope * logits
     return Backward(
         head=head,

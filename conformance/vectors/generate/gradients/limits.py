@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from conformance.dtypes import UNIT_ROUNDOFF
 from conformance.vectors.generate.approximate import Approximation
 from conformance.vectors.generate.gradients.backward import backward
+from conformance.vectors.generate.gradients.curvature import curvature
 from conformance.vectors.generate.gradients.predicted import responses
 from conformance.vectors.generate.gradients.worst import worst_gradients
-from conformance.vectors.generate.policies import Policy
+from conformance.vectors.generate.policies import SMALLEST_NORMAL, Policy
 from conformance.vectors.generate.problem import Array, Limits, Problem, finite
 
 
@@ -28,13 +30,27 @@ class Sensitivity:
             for p in (policy, level)
         )
         rms = self._responses.predicted(policy)
+        beyond = curvature(self._problem, self._a, self._backward, policy, self._bias_shape)
         # what underflow may cost is no matter of chance, and stays out of the quadrature
-        return {name: (worst[name], rms[name] + (worst[name] - without[name])) for name in worst}
+        return {
+            name: (worst[name], rms[name] + beyond.get(name, 0.0) + (worst[name] - without[name]))
+            for name in worst
+        }
+
+
+def stored_as(dtype: str, policy: Policy, limits: Limits, exact: Array) -> Limits:
+    """Limits of a gradient that is stored in a dtype of its own, which may be narrower than that of the call."""
+    unit, floor = UNIT_ROUNDOFF[dtype], SMALLEST_NORMAL[dtype]
+    if unit <= policy.storage:
+        return limits
+    worst, rms = limits
+    size = np.abs(finite(exact))
+    return worst + unit * (size + worst) + floor, np.hypot(rms, unit / np.sqrt(3) * size) + floor
 
 
 def gradient_sizes(problem: Problem, a: Approximation) -> dict[str, Array]:
     """Sums of absolute values that the dtype has to hold on the way to the gradients, by what they are."""
-    cotangent = np.abs(problem.inputs["grad_output"])
+    cotangent = np.abs(finite(problem.inputs["grad_output"]))
     w_o = np.abs(problem.inputs["w_o"]) if problem.layer else None
     head = cotangent if w_o is None else cotangent[:, None] @ w_o.swapaxes(-1, -2)
     query, key, value = (np.abs(finite(x)) for x in (a.query, a.key, a.value))

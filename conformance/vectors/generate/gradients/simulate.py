@@ -119,14 +119,16 @@ def _softmax(
         logits = noise.eager(noise.compute(logits + problem.bias))
     top = finite(a.top)[None]
     fall = noise.shift(logits - top, np.sqrt(logits**2 + (logits - top) ** 2))
-    fall = np.where(problem.visible, noise.eager(fall), -np.inf)
+    rest = finite(a.lse)[..., None] - top  # >= 0: what is stored may be the logit less the lse
+    fall = np.where(problem.visible, noise.eager(fall - rest) + rest, -np.inf)
     raised = noise.eager(noise.compute(np.exp(fall), 2.0))
     total = noise.total(raised, (3,), alike.coherence[..., 0])[..., None]
     sink = np.zeros((1, 1, 1, 1))
     if a.sinks is not None:
-        depth = a.sinks[:, None, None] - top
-        depth = noise.eager(noise.shift(depth, np.abs(a.sinks[:, None, None]) + np.abs(top)))
-        sink = noise.eager(noise.compute(np.exp(depth), 2.0))
+        given_sinks = finite(a.sinks)[:, None, None]
+        depth = noise.shift(given_sinks - top, np.abs(given_sinks) + np.abs(top))
+        depth = noise.eager(depth - rest) + rest
+        sink = noise.eager(noise.compute(np.exp(depth), 2.0)) * np.isfinite(a.sinks)[:, None, None]
         total = total + sink
         sink = sink[..., 0]
     some: Bools = np.any(problem.visible, axis=-1)

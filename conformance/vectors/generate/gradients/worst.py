@@ -55,7 +55,7 @@ def _head(
     softmax = softmax_of(problem, a, policy, b, h, query, key)
     head = np.zeros_like(d.head[b, h])
     if problem.layer:
-        size = np.abs(problem.inputs["grad_output"][b]) @ np.abs(problem.inputs["w_o"][h]).T
+        size = np.abs(finite(problem.inputs["grad_output"][b])) @ np.abs(problem.inputs["w_o"][h]).T
         width = problem.inputs["w_o"].shape[2]
         head = (width * policy.accumulation + 2 * policy.operand) * size + policy.storage * np.abs(
             d.head[b, h]
@@ -129,7 +129,7 @@ def _projected(problem: Problem, policy: Policy, name: str, error: Array, size: 
 
 def _output(problem: Problem, a: Approximation, policy: Policy, error: Array) -> dict[str, Array]:
     """W of the gradients of w_o and b_o."""
-    cotangent = np.abs(problem.inputs["grad_output"])
+    cotangent = np.abs(finite(problem.inputs["grad_output"]))
     tokens = cotangent.shape[0] * cotangent.shape[1]
     size = np.abs(finite(a.heads))
     outer = np.einsum("bhld,blo->hdo", size, cotangent)

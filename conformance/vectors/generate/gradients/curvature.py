@@ -1,0 +1,85 @@
+"""What errors of the logits that are too large to be linear add to s of every gradient (spec/numerics.md)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.vectors.generate.approximate import Approximation
+from conformance.vectors.generate.bounds.operand import operand_of
+from conformance.vectors.generate.bounds.softmax import softmax_of
+from conformance.vectors.generate.gradients.backward import Backward
+from conformance.vectors.generate.gradients.worst import PROJECTIONS
+from conformance.vectors.generate.policies import Policy
+from conformance.vectors.generate.problem import Array, Problem, finite
+
+
+@dataclass(frozen=True)
+class _Remainders:
+    """By query head, squared: rows err on their own. The keys of one row may err together."""
+
+    logits: Array  # [B, H, rows, kv_len]
+    sinks: Array  # [B, H, rows]
+    query: Array  # [B, H, rows, d_k]
+    key: Array  # [B, H, kv_len, d_k]
+    value: Array  # [B, H, kv_len, d_v]
+    output: Array  # [B, H, rows, d_v]
+
+
+def curvature(
+    problem: Problem, a: Approximation, d: Backward, policy: Policy, bias_shape: tuple[int, ...]
+) -> dict[str, Array]:
+    """What exp leaves beyond the first derivative, as a sixth of what rule 1 is to let through."""
+    r = _remainders(problem, a, d, policy)
+    found = {"query": r.query}
+    new = slice(problem.kv_len - problem.inputs["key"].shape[-2], None)
+    for name, squares in (("key", r.key), ("value", r.value)):
+        grouped = squares.reshape(problem.size, problem.num_kv_heads, problem.group, *squares.shape[2:]).sum(
+            axis=2
+        )
+        found[name] = grouped[:, :, new]
+    if problem.has_bias:
+        axes = (*problem.batch, *r.logits.shape[1:])
+        aligned = (1,) * (len(axes) - len(bias_shape)) + bias_shape
+        summed = tuple(
+            i for i, (n, want) in enumerate(zip(axes, aligned, strict=True)) if want == 1 and n != 1
+        )
+        found["attn_bias"] = r.logits.reshape(axes).sum(axis=summed).reshape(bias_shape)
+    if a.sinks is not None:
+        found["sinks"] = r.sinks.sum(axis=(0, 2))
+    if problem.layer:
+        for name, weight, bias in PROJECTIONS:
+            x, w, squares = finite(problem.inputs[name]), problem.inputs[weight], found[name]
+            found[name] = np.einsum("bhld,hed->ble", np.sqrt(squares), np.abs(w)) ** 2
+            found[weight] = np.einsum("ble,bhld->hed", x**2, squares)
+            if bias in problem.inputs:
+                found[bias] = squares.sum(axis=(0, 2))
+        cotangent = finite(problem.inputs["grad_output"])
+        found["w_o"] = np.einsum("bhld,blo->hdo", r.output, cotangent**2)
+    return {name: np.sqrt(squares) for name, squares in found.items()}
+
+
+def _remainders(problem: Problem, a: Approximation, d: Backward, policy: Policy) -> _Remainders:
+    beyond, weights = np.zeros_like(d.logits), np.zeros_like(d.logits)
+    sinks = np.zeros_like(d.sinks)
+    for b, h in np.ndindex(problem.size, problem.num_heads):
+        g = h // problem.group
+        query = operand_of(problem, policy, b, h, "query", "w_q", "b_q", a.query[b, h])
+        key = operand_of(problem, policy, b, g, "key", "w_k", "b_k", a.key[b, h])
+        softmax = softmax_of(problem, a, policy, b, h, query, key)
+        beyond[b, h] = softmax.spread * (softmax.steepening - 1) / 6
+        weights[b, h] = softmax.weights
+        sinks[b, h] = np.abs(d.sinks[b, h]) * beyond[b, h].max(axis=-1, initial=0.0)
+    c = abs(problem.multiplier)
+    moved = weights * beyond
+    logits = moved * np.abs(d.products - d.delta)
+    scores = c * d.slope * logits
+    query, key, value = (np.abs(finite(x)) for x in (a.query, a.key, a.value))
+    output = a.weights @ finite(a.value)
+    return _Remainders(
+        logits=logits**2,
+        sinks=sinks**2,
+        query=(scores @ key) ** 2,
+        key=(scores**2).swapaxes(-1, -2) @ query**2,
+        value=(moved**2).swapaxes(-1, -2) @ d.head**2,
+        output=(moved @ value + moved.sum(axis=-1, keepdims=True) * np.abs(finite(output))) ** 2,
+    )
