@@ -44,8 +44,8 @@ def test_no_style_is_refused_on_shipped_cases():
 
 def test_no_style_is_refused_on_shipped_gradients():
     outcome = Outcome()
-    for name in ("gradient/plain", "gradient/everything"):
-        outcome.add(styles_on(CASES[name]))
+    for name in ("plain", "everything", "huge-logits", "small-logits"):
+        outcome.add(styles_on(CASES[f"gradient/{name}"]))
     assert outcome.alarms == []
     assert set(outcome.runs_of) == {style.name for style in BACKWARD_STYLES}
     assert {kind for kind, _, _ in outcome.tallies} == {"gradient"}
@@ -64,7 +64,7 @@ def test_keys_whose_softcapped_logits_are_one_round_alike():
 
 
 def _once_refused():
-    """Gradients of the kinds that were refused: an operand exact in part, what underflows, a sum over one token."""
+    """Cases of kinds that were refused: an operand exact in part, what underflows, a sum over one token, sinks."""
     draws = Draws("soundness/refused")
     value = round_to_bits(draws.gauss(2, 6, 13, 33) + 4.0)
     far = draws.gauss(2, 6, 9, 40, sigma=20.0, bits=24)
@@ -76,12 +76,18 @@ def _once_refused():
     low = np.where(np.arange(7) < 2, 0.0, -10.0)[None]
     sizes = {"heads": 6, "q_len": 1, "kv_len": 7, "d_k": 33}
     yield gradient(attend("soundness/stored-keys-1", "x", "NUM-2", attn_bias=low, **sizes))
+    yield gradient(attend("soundness/flat", "x", "NUM-2", q_len=9, kv_len=130, sigma=0.1))
+    sinks, bias = np.array([-np.inf, 1.0, 350.0]), np.where(np.arange(7) < 6, 0.0, -340.0)[None]
+    yield gradient(attend("soundness/sinks", "x", "NUM-2", sinks=sinks, attn_bias=bias))
+    yield attend("soundness/tiny", "x", "NUM-2", attn_bias=bias, sinks=sinks, return_weights=True)
+    narrow = {"attn_bias": draws.gauss(2, 3, 5, 7)}
+    yield gradient(attend("soundness/narrow", "x", "NUM-2", dtype_of={"attn_bias": "float16"}, **narrow))
     alone = {"batch": (), "heads": 2, "q_len": 1, "kv_len": 2, "d_k": 16, "d_q": 32}
     yield gradient(project("soundness/one-token-22", "x", "NUM-2", **alone))
 
 
 @pytest.mark.parametrize("draft", list(_once_refused()), ids=lambda draft: draft.id.partition("/")[2])
-def test_no_gradient_of_a_kind_that_was_refused_is(draft):
+def test_no_case_of_a_kind_that_was_refused_is(draft):
     outcome = styles_on(build(draft))
     assert outcome.alarms == []
     assert sum(outcome.runs_of.values()) > 50

@@ -80,6 +80,14 @@ def base_two(r: Rows) -> Result:
     return _normalised(r, r.round.function("exp2", r.logits * log2_e - top * log2_e), top)
 
 
+def of_logarithms(r: Rows) -> Result:
+    """The log of each weight first, as log_softmax gives it."""
+    top = r.top
+    total = r.total(r.raised(top), top)
+    weights = r.raised(top + r.round.function("log", total))
+    return r.averaged(weights), weights, r.lse(top, total)
+
+
 def below_a_bound(r: Rows) -> Result:
     """A bound of the logits by the norms of query and keys in place of their maximum."""
     top = r.top if r.bound is None else r.bound
@@ -157,6 +165,7 @@ def split(r: Rows) -> Result:
 SOFTMAXES: Mapping[str, Callable[[Rows], Result]] = {
     "plain": plain,
     "base two": base_two,
+    "of logarithms": of_logarithms,
     "below a bound": below_a_bound,
     "unnormalised": unnormalised,
     "by reciprocal": by_reciprocal,

@@ -80,6 +80,7 @@ BACKWARD_STYLES = (
     Style("functions off in waves", "fused", off="in waves"),
     Style("all stored", "eager"),
     Style("all stored, Delta from the output", "eager", delta="output"),
+    Style("all stored, log-softmax", "eager", softmax="of logarithms"),
     Style("all stored, products apart", "eager", apart=True),
     Style("all stored, query scaled first, loops", "eager", scaled="query", average="sequential"),
     Style("all stored, query and key scaled", "eager", scaled="both"),

@@ -127,11 +127,13 @@ def _gradients(
 
 def _sees_more_than_numbers(problem: Problem, a: Approximation) -> bool:
     """Whether a query, key, value or cotangent that takes part in a visible pair is not finite."""
-    query, key, value = (~np.isfinite(x).all(axis=-1) for x in (a.query, a.key, a.value))
-    cotangent = ~np.isfinite(problem.inputs["grad_output"]).all(axis=-1)
-    if problem.layer:
-        cotangent = cotangent[:, None]
-    wrong = (query | cotangent)[..., None] | (key | value)[..., None, :]
+    cotangent = problem.inputs["grad_output"]
+    rows = (a.query, cotangent[:, None] if problem.layer else cotangent)
+    wrong = np.zeros(problem.visible.shape, bool)
+    for of_row in rows:
+        wrong |= ~np.isfinite(of_row.sum(axis=-1))[..., :, None]
+    for of_key in (a.key, a.value):
+        wrong |= ~np.isfinite(of_key.sum(axis=-1))[..., None, :]
     return bool((problem.visible & wrong).any())
 
 
@@ -144,7 +146,8 @@ def _bounds(
     bounds: dict[str, dict[str, dict[str, Bound]]] = {name: {} for name in shapes}
     for policy, stands_for in held:
         for name, (worst, rms) in limits_of(policy).items():
-            bound = Bound(_kept(worst).reshape(shapes[name]), _kept(rms).reshape(shapes[name]))
+            sizes = (worst, np.minimum(worst, rms))  # nothing is expected beyond the worst case
+            bound = Bound(*(_kept(x).reshape(shapes[name]) for x in sizes))
             bounds[name].setdefault(policy.dtype, {}).update(dict.fromkeys(stands_for, bound))
     return bounds
 

@@ -63,9 +63,9 @@ def _remainders(problem: Problem, a: Approximation, d: Backward, policy: Policy)
     sinks = np.zeros_like(d.sinks)
     for b, h in np.ndindex(problem.size, problem.num_heads):
         g = h // problem.group
-        query = operand_of(problem, policy, b, h, "query", "w_q", "b_q", a.query[b, h])
-        key = operand_of(problem, policy, b, g, "key", "w_k", "b_k", a.key[b, h])
-        softmax = softmax_of(problem, a, policy, b, h, query, key)
+        left = operand_of(problem, policy, b, h, "query", "w_q", "b_q", a.query[b, h])
+        right = operand_of(problem, policy, b, g, "key", "w_k", "b_k", a.key[b, h])
+        softmax = softmax_of(problem, a, policy, b, h, left, right)
         beyond[b, h] = softmax.spread * (softmax.steepening - 1) / 6
         weights[b, h] = softmax.weights
         sinks[b, h] = np.abs(d.sinks[b, h]) * beyond[b, h].max(axis=-1, initial=0.0)
