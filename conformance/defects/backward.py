@@ -31,7 +31,7 @@ def compute_gradients(s: Any, c: Call) -> dict[str, Array]:
     scores = s.grad_scores(c, logits, s.slope(c, scaled))
     found = {
         "query": s.grad_query(c, scores, only_finite(key), scale),
-        "key": s.new(c, s.gather(c, s.grad_key(c, scores, query, scale))),
+        "key": s.new(c, s.gather(c, s.grad_key(c, scores, only_finite(query), scale))),
         "value": s.new(c, s.gather(c, s.grad_value(c, weights, gradient))),
     }
     if c.layer:
@@ -48,7 +48,7 @@ def compute_gradients(s: Any, c: Call) -> dict[str, Array]:
 
 
 def only_finite(x: Array) -> Array:
-    """Zero for what is not finite: it stands behind a mask, and zero times NaN is NaN (GRAD-9)."""
+    """Zero for what is not finite: a mask hides it, or all from it, and zero times NaN is NaN (GRAD-9)."""
     return np.where(np.isfinite(x), x, x.dtype.type(0))
 
 

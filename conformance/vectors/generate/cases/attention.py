@@ -184,6 +184,13 @@ def _softcaps() -> Iterator[Draft]:
         softcap=24.0,
     )
     yield attend(
+        "attention/softcap-60",
+        "A softcap of 60 bends the largest logits a little: no softcap is too large to act.",
+        "ATT-5",
+        sigma=5.0,
+        softcap=60.0,
+    )
+    yield attend(
         "attention/softcap-scale",
         "The scale comes before the softcap.",
         "ATT-5",
