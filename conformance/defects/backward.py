@@ -32,7 +32,7 @@ def compute_gradients(s: Any, c: Call) -> dict[str, Array]:
     found = {
         "query": s.grad_query(c, scores, only_finite(key), scale),
         "key": s.new(c, s.gather(c, s.grad_key(c, scores, only_finite(query), scale))),
-        "value": s.new(c, s.gather(c, s.grad_value(c, weights, gradient))),
+        "value": s.new(c, s.gather(c, s.grad_value(c, weights, only_finite(gradient)))),
     }
     if c.layer:
         for name, weight, bias in PROJECTIONS:

@@ -8,9 +8,6 @@ from conformance.vectors.generate.cases.gradients import drafted
 from conformance.vectors.generate.draft import Draft, gradient, project
 from conformance.vectors.generate.draws import Array, Draws, exact
 
-_SIXTEEN = ("float16", "bfloat16")
-"""The dtypes in which a sum shows whether it was formed in float32."""
-
 
 def drafts() -> Iterator[Draft]:
     """What is visible, biases and sinks, numbers far out, sizes beyond, and sums that are long."""
@@ -147,6 +144,17 @@ def _pairs() -> Iterator[Draft]:
         mask=np.array([[True] * 5, [False] * 5, [True] * 5]),
         needs=("strict_masking",),
     )
+    cotangent = draws.gauss(2, 2, 3, 4)
+    cotangent[0, :, 1], cotangent[1, 1, 1] = np.nan, -np.inf
+    yield _edge(
+        "nan-cotangent-of-empty-row",
+        "The cotangent of an output that sees nothing holds NaN or infinity: it reaches the gradients of no value.",
+        "GRAD-4",
+        "GRAD-9",
+        grad_output=cotangent,
+        mask=np.array([[True] * 5, [False] * 5, [True] * 5]),
+        needs=("strict_masking",),
+    )
 
 
 def _biases_and_sinks() -> Iterator[Draft]:
@@ -186,6 +194,14 @@ def _biases_and_sinks() -> Iterator[Draft]:
 
 
 def _far_out() -> Iterator[Draft]:
+    yield _edge(
+        "sink-that-takes-nothing",
+        "A sink of -inf has no weight, and its gradient is 0; that of the other head is not.",
+        "GRAD-8",
+        "ATT-12",
+        sinks=exact([-np.inf, 1.0]),
+        d_v=3,
+    )
     bias = Draws("gradient/far-out").gauss(1, 2, 1, 5)
     bias[0, 1, 0, 2] = -60.0
     yield _edge(
@@ -276,7 +292,6 @@ def _sums() -> Iterator[Draft]:
         d_v=4,
         query=_positive(draws, 1, 32, 2, 3),
         grad_output=_positive(draws, 1, 32, 2, 4),
-        only=_SIXTEEN,
     )
     yield _edge(
         "rows-of-one-sign",
@@ -313,7 +328,6 @@ def _sums() -> Iterator[Draft]:
             key=_positive(draws, 130, 2, 1) * fall,
             value=_positive(draws, 130, 2, 1) * fall,
             w_o=_positive(draws, 1, 4, 2),
-            only=_SIXTEEN,
         ),
         grad_output=_positive(draws, 130, 3, 2) / 64,
     )

@@ -59,7 +59,7 @@ def simulate(
     d_query = noise.store(noise.eager(noise.product(d_scores, key)))
     d_key = noise.eager(noise.product(d_scores.swapaxes(*_T), query))
     d_value = noise.eager(noise.product(noise.store(weights).swapaxes(*_T), head, (False, held_head)))
-    d_key, d_value = (noise.store(_grouped(problem, x))[:, :, :, new] for x in (d_key, d_value))
+    d_key, d_value = (noise.store(_grouped(problem, noise, x))[:, :, :, new] for x in (d_key, d_value))
     found = {"query": d_query, "key": d_key, "value": d_value}
     if problem.has_bias:
         found["attn_bias"] = noise.store(_to_bias(problem, noise, d_logits, bias_shape))
@@ -70,9 +70,10 @@ def simulate(
             found |= _projected(noise, given, exact, name, gradient)
         z, g = stored.swapaxes(*_T), cotangent[:, :, None]
         parts = noise.eager(noise.product(z, g, (False, exact["grad_output"])))
-        found["w_o"] = noise.store(parts.sum(axis=1))
+        found["w_o"] = noise.store(_over_batch(noise, parts, z.shape[-1]))
         if "b_o" in given:
-            found["b_o"] = noise.store(noise.total(noise.eager(noise.total(cotangent, (1,))), (0,)))
+            tokens = noise.eager(noise.total(cotangent, (1,)))
+            found["b_o"] = noise.store(_over_batch(noise, tokens, cotangent.shape[2]))
     return found
 
 
@@ -140,9 +141,10 @@ def _softmax(
     return weights, np.where(some, sink / total[..., 0], 0.0), slope
 
 
-def _grouped(problem: Problem, x: Array) -> Array:
-    """[draws, B, H, ...] summed over the heads of each group."""
-    return x.reshape(x.shape[0], problem.size, problem.num_kv_heads, problem.group, *x.shape[3:]).sum(axis=3)
+def _grouped(problem: Problem, noise: Noise, x: Array) -> Array:
+    """[draws, B, H, ...], each a sum over the rows, summed over the heads of each group."""
+    grouped = x.reshape(x.shape[0], problem.size, problem.num_kv_heads, problem.group, *x.shape[3:])
+    return noise.total(grouped, (2,), len(problem.rows)) if problem.group > 1 else grouped[:, :, :, 0]
 
 
 def _to_bias(problem: Problem, noise: Noise, x: Array, bias_shape: tuple[int, ...]) -> Array:
@@ -151,8 +153,10 @@ def _to_bias(problem: Problem, noise: Noise, x: Array, bias_shape: tuple[int, ..
     x = x.reshape(x.shape[0], *axes)
     aligned = (1,) * (len(axes) - len(bias_shape)) + bias_shape
     summed = [i for i, (n, want) in enumerate(zip(axes, aligned, strict=True)) if want == 1 and n != 1]
+    terms = 1
     for i in summed:
-        x = noise.eager(np.expand_dims(noise.total(x, (i,)), i + 1))
+        before, terms = terms, terms * axes[i]
+        x = noise.eager(np.expand_dims(noise.total(x, (i,), before), i + 1))
     return x.reshape(x.shape[0], *bias_shape)
 
 
@@ -164,7 +168,19 @@ def _projected(
     w = given[weight].swapaxes(*_T)[:, None]  # [1, 1, heads, d, width]
     into = noise.eager(noise.product(gradient, w, (False, exact[weight])))
     outer = noise.eager(noise.product(given[name][:, :, None].swapaxes(*_T), gradient, (exact[name], False)))
-    found = {name: noise.store(into.sum(axis=2)), weight: noise.store(outer.sum(axis=1))}
+    found = {name: noise.store(_over_heads(noise, into, gradient.shape[-1]))}
+    found[weight] = noise.store(_over_batch(noise, outer, gradient.shape[3]))
     if bias in given:
-        found[bias] = noise.store(noise.total(noise.eager(noise.total(gradient, (2,))), (0,)))
+        tokens = noise.eager(noise.total(gradient, (2,)))
+        found[bias] = noise.store(_over_batch(noise, tokens, gradient.shape[3]))
     return found
+
+
+def _over_batch(noise: Noise, x: Array, terms: int) -> Array:
+    """Sums over so many terms each, summed over the batch: one sum over all of them."""
+    return noise.total(x, (0,), terms) if x.shape[1] > 1 else x[:, 0]
+
+
+def _over_heads(noise: Noise, x: Array, terms: int) -> Array:
+    """The same over heads."""
+    return noise.total(x, (1,), terms) if x.shape[2] > 1 else x[:, :, 0]
