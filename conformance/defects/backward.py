@@ -31,7 +31,7 @@ def compute_gradients(s: Any, c: Call) -> dict[str, Array]:
     scores = s.grad_scores(c, logits, s.slope(c, scaled))
     found = {
         "query": s.grad_query(c, scores, only_finite(key), scale),
-        "key": s.new(c, s.gather(c, s.grad_key(c, scores, query, scale))),
+        "key": s.new(c, s.gather(c, s.grad_key(c, scores, of_rows(query, visible), scale))),
         "value": s.new(c, s.gather(c, s.grad_value(c, weights, gradient))),
     }
     if c.layer:
@@ -50,6 +50,11 @@ def compute_gradients(s: Any, c: Call) -> dict[str, Array]:
 def only_finite(x: Array) -> Array:
     """Zero for what is not finite: it stands behind a mask, and zero times NaN is NaN (GRAD-9)."""
     return np.where(np.isfinite(x), x, x.dtype.type(0))
+
+
+def of_rows(query: Array, visible: Array) -> Array:
+    """Queries; in an empty row zero for what is not finite, as above (GRAD-4)."""
+    return np.where(visible.any(axis=-1, keepdims=True), query, only_finite(query))
 
 
 def head_gradient(c: Call) -> Array:
