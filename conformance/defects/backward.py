@@ -31,8 +31,8 @@ def compute_gradients(s: Any, c: Call) -> dict[str, Array]:
     scores = s.grad_scores(c, logits, s.slope(c, scaled))
     found = {
         "query": s.grad_query(c, scores, only_finite(key), scale),
-        "key": s.new(c, s.gather(c, s.grad_key(c, scores, only_finite(query), scale))),
-        "value": s.new(c, s.gather(c, s.grad_value(c, weights, only_finite(gradient)))),
+        "key": s.new(c, s.gather(c, s.grad_key(c, scores, of_rows(query, visible), scale))),
+        "value": s.new(c, s.gather(c, s.grad_value(c, weights, of_rows(gradient, visible)))),
     }
     if c.layer:
         for name, weight, bias in PROJECTIONS:
@@ -50,6 +50,11 @@ def compute_gradients(s: Any, c: Call) -> dict[str, Array]:
 def only_finite(x: Array) -> Array:
     """Zero for what is not finite: a mask hides it, or all from it, and zero times NaN is NaN (GRAD-9)."""
     return np.where(np.isfinite(x), x, x.dtype.type(0))
+
+
+def of_rows(x: Array, visible: Array) -> Array:
+    """Queries or cotangents; in an empty row zero for what is not finite, as above (GRAD-4)."""
+    return np.where(visible.any(axis=-1, keepdims=True), x, only_finite(x))
 
 
 def head_gradient(c: Call) -> Array:

@@ -9,11 +9,13 @@ from conformance.defects.bank import (
     causal,
     grad_anew,
     grad_blocks,
+    grad_ends,
     grad_factors,
     grad_formulas,
     grad_layer,
     grad_masks,
     grad_parts,
+    grad_rules,
     grad_sums,
     grad_terms,
     grad_tiles,
@@ -86,6 +88,8 @@ BANK: dict[str, tuple[Defect, ...]] = {
         grad_factors,
         grad_terms,
         grad_tokens,
+        grad_rules,
+        grad_ends,
         validation,
     )
 }

@@ -58,11 +58,12 @@ def _last_of_batch(c: Any, x: Any, shape: tuple[int, ...]) -> Any:
     return to_shape(x[-1:] if shared else x, shape)
 
 
-def _narrow_sum(x: Any, axis: int, to: Any) -> Any:
+def narrow_sum(x: Any, axis: int, to: Any) -> Any:
     """A running sum that is stored in a narrow dtype after every term."""
     total = np.zeros(np.delete(np.array(x.shape), axis % x.ndim), dtype=to)
+    wide = np.promote_types(to, np.float32)
     for term in np.moveaxis(x, axis, 0):
-        total = (total.astype(np.float32) + term.astype(np.float32)).astype(to)
+        total = (total.astype(wide) + term.astype(wide)).astype(to)
     return total.astype(x.dtype)
 
 
@@ -231,7 +232,7 @@ DEFECTS = (
         ("GRAD-12", "GRAD-5"),
         _bias(
             lambda c, x, shape: (
-                to_shape(_narrow_sum(x, -2, _narrow(c))[..., None, :], shape)
+                to_shape(narrow_sum(x, -2, _narrow(c))[..., None, :], shape)
                 if shape[-2] == 1
                 else to_shape(x, shape)
             )
@@ -245,7 +246,7 @@ DEFECTS = (
         ("GRAD-12",),
         {
             "grad_key": lambda c, x, query, scale: (
-                _narrow_sum(x.swapaxes(-1, -2)[..., None] * query[..., None, :, :], -2, _narrow(c))
+                narrow_sum(x.swapaxes(-1, -2)[..., None] * query[..., None, :, :], -2, _narrow(c))
                 * c.wide(scale)
             )
         },
@@ -255,7 +256,7 @@ DEFECTS = (
         "The gradient of the value is added up over the queries in 16 bits (in float32 for float64).",
         ("GRAD-12",),
         {
-            "grad_value": lambda c, p, g: _narrow_sum(
+            "grad_value": lambda c, p, g: narrow_sum(
                 p.swapaxes(-1, -2)[..., None] * g[..., None, :, :], -2, _narrow(c)
             )
         },
@@ -267,7 +268,7 @@ DEFECTS = (
         ("GRAD-12",),
         {
             "grad_query": lambda c, x, key, scale: (
-                _narrow_sum(x[..., None] * key[..., None, :, :], -2, _narrow(c)) * c.wide(scale)
+                narrow_sum(x[..., None] * key[..., None, :, :], -2, _narrow(c)) * c.wide(scale)
             )
         },
     ),
@@ -275,7 +276,7 @@ DEFECTS = (
         "grad-delta-narrow-sum",
         "Delta is added up over the keys in 16 bits (in float32 for float64).",
         ("GRAD-12",),
-        {"delta": lambda c, p, products, g, z: _narrow_sum(p * products, -1, _narrow(c))[..., None]},
+        {"delta": lambda c, p, products, g, z: narrow_sum(p * products, -1, _narrow(c))[..., None]},
     ),
     Defect(
         "grad-query-tail-lost",

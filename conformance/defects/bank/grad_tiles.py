@@ -199,4 +199,11 @@ DEFECTS = (
         Defect(name, sentence, ("GRAD-1", "GRAD-3"), features=features, **_in_keys(make))
         for name, sentence, features, make in SKIPPED
     ),
+    Defect(
+        "grad-tiles-of-256-causal-skipped",
+        "On the way back a tile of 256 keys behind the first is skipped if the first of 256 queries sees none of it.",
+        ("GRAD-1", "GRAD-3"),
+        _causal(lambda t, shown, place: shown & ((t.begin <= t.above(place)) | (t.begin == 0)))(256, 256),
+        features=CAUSAL,
+    ),
 )

@@ -110,6 +110,13 @@ DEFECTS = (
         features=("softcap",),
     ),
     Defect(
+        "softcap-above-50-ignored",
+        "A softcap above 50 is taken for none.",
+        ("ATT-5", "GRAD-7"),
+        dropped("softcap", when=lambda c: c.softcap is not None and c.softcap > 50),
+        features=("softcap",),
+    ),
+    Defect(
         "softcap-twice",
         "The softcap is applied twice.",
         ("ATT-5",),

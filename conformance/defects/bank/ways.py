@@ -18,6 +18,11 @@ def dropped(*names: str, when: Callable[[Call], Any] = lambda c: True) -> Change
     return {"accept": lambda c: replace(c, **dict.fromkeys(names)) if when(c) else c}
 
 
+def back(change: Any) -> Change:
+    """A change that acts on the way back only."""
+    return {"compute_gradients": lambda s, c: R.compute_gradients(replace(s, **change), c)}
+
+
 def after(
     step: str, change: Callable[[Call, Any], Any], when: Callable[[Call], Any] = lambda c: True
 ) -> Change:

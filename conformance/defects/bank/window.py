@@ -10,7 +10,7 @@ from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
 
 
-def _sides(change: Any) -> Change:
+def sides(change: Any) -> Change:
     """Another window: left, right -> (left, right)."""
     return {
         "by_window": lambda c, p: R.by_window(
@@ -21,7 +21,7 @@ def _sides(change: Any) -> Change:
 
 def _moved(step: int, side: int) -> Change:
     """One side moved."""
-    return _sides(
+    return sides(
         lambda *sides: tuple(x if x is None or i != side else max(x + step, -1) for i, x in enumerate(sides))
     )
 
@@ -66,56 +66,56 @@ DEFECTS = (
         "window-left-open",
         "The left side of the window is ignored.",
         ("MASK-10",),
-        _sides(lambda left, right: (None, right)),
+        sides(lambda left, right: (None, right)),
         features=("window",),
     ),
     Defect(
         "window-right-open",
         "The right side of the window is ignored.",
         ("MASK-10",),
-        _sides(lambda left, right: (left, None)),
+        sides(lambda left, right: (left, None)),
         features=("window",),
     ),
     Defect(
         "window-always-causal",
         "Your window never looks ahead, as if causality were part of it.",
         ("MASK-10", "MASK-11"),
-        _sides(lambda left, right: (left, 0)),
+        sides(lambda left, right: (left, 0)),
         features=("window",),
     ),
     Defect(
         "window-sides-swapped",
         "Left and right of the window are swapped.",
         ("MASK-10",),
-        _sides(lambda left, right: (right, left)),
+        sides(lambda left, right: (right, left)),
         features=("window",),
     ),
     Defect(
         "window-left-for-both",
         "The left distance is used on both sides.",
         ("MASK-10", "MASK-11"),
-        _sides(lambda left, right: (left, left)),
+        sides(lambda left, right: (left, left)),
         features=("window",),
     ),
     Defect(
         "window-none-is-zero",
         "None in a window is taken for 0: it means that the side is open.",
         ("MASK-11",),
-        _sides(lambda left, right: (left or 0, right or 0)),
+        sides(lambda left, right: (left or 0, right or 0)),
         features=("window",),
     ),
     Defect(
         "window-zero-is-none",
         "0 in a window is taken for open.",
         ("MASK-10", "MASK-11"),
-        _sides(lambda left, right: (left or None, right or None)),
+        sides(lambda left, right: (left or None, right or None)),
         features=("window",),
     ),
     Defect(
         "window-half-of-width",
         "The left number of the window is read as its whole width.",
         ("MASK-10",),
-        _sides(
+        sides(
             lambda left, right: (left if left is None else left // 2, right if right is None else right // 2)
         ),
         features=("window",),

@@ -195,6 +195,13 @@ def _biases_and_sinks() -> Iterator[Draft]:
 
 def _far_out() -> Iterator[Draft]:
     yield _edge(
+        "sink-of-40",
+        "A sink of 40 beside a bias of 38: large, and within what any dtype tells apart.",
+        "GRAD-8",
+        sinks=exact([40.0, 1.0]),
+        attn_bias=exact([38.0, 0.0]).reshape(1, 2, 1, 1),
+    )
+    yield _edge(
         "sink-that-takes-nothing",
         "A sink of -inf has no weight, and its gradient is 0; that of the other head is not.",
         "GRAD-8",
