@@ -145,7 +145,7 @@ DEFECTS = (
         features=("softcap",),
         admitted={
             "float16/eager": "the logits may be stored in the dtype of the call",
-            "bfloat16": "less than a rounding of the weights",
+            "bfloat16/eager": "the logits may be stored in the dtype of the call, which is coarser",
         },
     ),
     Defect(

@@ -314,6 +314,7 @@ def _sums() -> Iterator[Draft]:
         query=_positive(draws, 1, 1, 1500, 1),
         value=_positive(draws, 1, 1, 8, 3) * np.array([1.0, 2.0, 0.5, 4.0, 1.0, 0.25, 2.0, 0.5])[:, None],
         grad_output=_positive(draws, 1, 1, 1500, 3),
+        only=("float16", "bfloat16"),
         attn_bias=draws.gauss(1, 1, 1, 8),
     )
     fall = np.array([1.0, 0.25])[:, None]  # the first token of every entry weighs more than the second
@@ -334,6 +335,7 @@ def _sums() -> Iterator[Draft]:
             query=_positive(draws, 130, 3, 2),
             key=_positive(draws, 130, 2, 1) * fall,
             value=_positive(draws, 130, 2, 1) * fall,
+            only=("float16", "bfloat16"),
             w_o=_positive(draws, 1, 4, 2),
         ),
         grad_output=_positive(draws, 130, 3, 2) / 64,

@@ -53,7 +53,7 @@ def _sizes() -> Iterator[Draft]:
         "GRAD-12",
         q_len=1027,
         kv_len=8,
-        **small,
+        **{**small, "d_k": 3},
     )
     yield drafted(
         "bias-of-517-rows",
@@ -63,7 +63,7 @@ def _sizes() -> Iterator[Draft]:
         q_len=517,
         kv_len=9,
         attn_bias=draws.gauss(1, 9),
-        **small,
+        **{**small, "d_k": 2},
     )
     rising = np.linspace(-6.0, 6.0, 150)[:, None] * np.array([1.0, 0.0, 0.0, 0.0])
     yield drafted(
