@@ -81,10 +81,11 @@ def base_two(r: Rows) -> Result:
 
 
 def of_logarithms(r: Rows) -> Result:
-    """The log of each weight first, as log_softmax gives it."""
+    """The log of each weight first, as log_softmax gives it: less the maximum, then less the log of the sum."""
     top = r.top
     total = r.total(r.raised(top), top)
-    weights = r.raised(top + r.round.function("log", total))
+    fall = r.round.store((r.logits - top) - r.round.function("log", total))
+    weights = r.round.store(r.round.function("exp", fall))
     return r.averaged(weights), weights, r.lse(top, total)
 
 
