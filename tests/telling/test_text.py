@@ -127,7 +127,8 @@ def test_a_target_that_is_slow_to_start_is_said_to_be_waited_for(
     monkeypatch.setattr("conformance.telling.progress.SLOW_START", 0.0)
     out = io.StringIO()
     with RunProgress(Console(file=out, width=200, markup=False), quiet) as progress:
-        while told and not out.getvalue().endswith("\n"):
+        until = time.monotonic() + 10.0
+        while told and not out.getvalue().endswith("\n") and time.monotonic() < until:
             time.sleep(0.001)
         progress.show(HELLO)
     assert (

@@ -2,6 +2,7 @@
 
 import collections
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from conformance.names import MHA, MHA_VJP
 from conformance.vectors.generate.build import build
 from conformance.vectors.generate.cases import drafts
-from conformance.vectors.generate.draft import attend
+from conformance.vectors.generate.draft import attend, gradient
 from conformance.vectors.load import load_vectors
 
 SHIPPED = {case.id: case for case in load_vectors().cases}
@@ -129,3 +130,13 @@ def test_a_draft_of_a_wrong_call_has_to_say_so():
         build(attend("paths/wrong", "Causal, more keys than queries, no offset.", "MASK-7", is_causal=True))
     with pytest.raises(ValueError, match="paths/right is to be refused, and nothing in it is wrong"):
         build(attend("paths/right", "Nothing special.", "ATT-1", raises=True))
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value", "grad_output", "attn_bias", "sinks"])
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_no_gradient_is_derived_of_what_is_not_finite_and_can_be_seen(name, number):
+    draft = gradient(attend("gradient/x", "x", "GRAD-1", attn_bias=np.zeros((5, 7)), sinks=np.zeros(3)))
+    inputs = {**draft.inputs, name: draft.inputs[name].copy()}
+    inputs[name].flat[0] = number
+    with pytest.raises(ValueError, match="gradient/x asks for gradients, and a NaN or an infinity"):
+        build(replace(draft, inputs=inputs))

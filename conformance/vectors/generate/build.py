@@ -126,10 +126,12 @@ def _gradients(
 
 
 def _sees_more_than_numbers(problem: Problem, a: Approximation) -> bool:
-    """Whether a query, key, value or cotangent that takes part in a visible pair is not finite."""
+    """Whether what takes part in a visible pair, or a sink, is not finite; a sink of -inf takes no part."""
+    if a.sinks is not None and not (a.sinks < np.inf).all():
+        return True
     cotangent = problem.inputs["grad_output"]
     rows = (a.query, cotangent[:, None] if problem.layer else cotangent)
-    wrong = np.zeros(problem.visible.shape, bool)
+    wrong = ~np.isfinite(problem.bias)  # -inf, which hides, is none of it
     for of_row in rows:
         wrong |= ~np.isfinite(of_row.sum(axis=-1))[..., :, None]
     for of_key in (a.key, a.value):
