@@ -37,7 +37,6 @@ STYLES = (
     ),
     Style("all stored, divided afterwards", "eager", softmax="unnormalised"),
     Style("all stored, exp2", "eager", softmax="base two"),
-    Style("all stored, log-softmax", "eager", softmax="of logarithms"),
     Style("TF32", "tf32", operand=(11, False)),
     Style("TF32, query scaled first", "tf32", operand=(11, False), scaled="query"),
     Style("TF32 truncated", "tf32t", operand=(11, True)),

@@ -22,7 +22,7 @@ MOST = 20
 """Cases for each one that is wanted: some features are rare."""
 POLICY = "fused"
 """The stricter of the two that the bank is run under."""
-OFTEN, SHARE = ("mask", "attn_bias", "lengths", "past", "returned"), 0.7
+OFTEN, SHARE = ("mask", "attn_bias", "lengths", "past", "grouped", "returned"), 0.7
 """Options that such a defect may need, and the share of the cases that has each."""
 NEVER_DRAWN = {"validation"}
 """A call that has to be refused is never drawn: what concerns such calls is run on every other."""
