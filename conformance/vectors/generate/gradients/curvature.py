@@ -8,7 +8,7 @@ from conformance.vectors.generate.approximate import Approximation
 from conformance.vectors.generate.bounds.operand import operand_of
 from conformance.vectors.generate.bounds.softmax import softmax_of
 from conformance.vectors.generate.gradients.backward import Backward
-from conformance.vectors.generate.gradients.worst import PROJECTIONS
+from conformance.vectors.generate.gradients.worst import PROJECTIONS, grouped
 from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array, Problem, finite
 
@@ -33,10 +33,7 @@ def curvature(
     found = {"query": r.query}
     new = slice(problem.kv_len - problem.inputs["key"].shape[-2], None)
     for name, squares in (("key", r.key), ("value", r.value)):
-        grouped = squares.reshape(problem.size, problem.num_kv_heads, problem.group, *squares.shape[2:]).sum(
-            axis=2
-        )
-        found[name] = grouped[:, :, new]
+        found[name] = grouped(problem, squares)[:, :, new]
     if problem.has_bias:
         axes = (*problem.batch, *r.logits.shape[1:])
         aligned = (1,) * (len(axes) - len(bias_shape)) + bias_shape

@@ -70,10 +70,10 @@ def simulate(
             found |= _projected(noise, given, exact, name, gradient)
         z, g = stored.swapaxes(*_T), cotangent[:, :, None]
         parts = noise.eager(noise.product(z, g, (False, exact["grad_output"])))
-        found["w_o"] = noise.store(_over_batch(noise, parts, z.shape[-1]))
+        found["w_o"] = noise.store(_together(noise, parts, 0, z.shape[-1]))
         if "b_o" in given:
             tokens = noise.eager(noise.total(cotangent, (1,)))
-            found["b_o"] = noise.store(_over_batch(noise, tokens, cotangent.shape[2]))
+            found["b_o"] = noise.store(_together(noise, tokens, 0, cotangent.shape[2]))
     return found
 
 
@@ -144,7 +144,7 @@ def _softmax(
 def _grouped(problem: Problem, noise: Noise, x: Array) -> Array:
     """[draws, B, H, ...], each a sum over the rows, summed over the heads of each group."""
     grouped = x.reshape(x.shape[0], problem.size, problem.num_kv_heads, problem.group, *x.shape[3:])
-    return noise.total(grouped, (2,), len(problem.rows)) if problem.group > 1 else grouped[:, :, :, 0]
+    return _together(noise, grouped, 2, len(problem.rows))
 
 
 def _to_bias(problem: Problem, noise: Noise, x: Array, bias_shape: tuple[int, ...]) -> Array:
@@ -168,19 +168,14 @@ def _projected(
     w = given[weight].swapaxes(*_T)[:, None]  # [1, 1, heads, d, width]
     into = noise.eager(noise.product(gradient, w, (False, exact[weight])))
     outer = noise.eager(noise.product(given[name][:, :, None].swapaxes(*_T), gradient, (exact[name], False)))
-    found = {name: noise.store(_over_heads(noise, into, gradient.shape[-1]))}
-    found[weight] = noise.store(_over_batch(noise, outer, gradient.shape[3]))
+    found = {name: noise.store(_together(noise, into, 1, gradient.shape[-1]))}
+    found[weight] = noise.store(_together(noise, outer, 0, gradient.shape[3]))
     if bias in given:
         tokens = noise.eager(noise.total(gradient, (2,)))
-        found[bias] = noise.store(_over_batch(noise, tokens, gradient.shape[3]))
+        found[bias] = noise.store(_together(noise, tokens, 0, gradient.shape[3]))
     return found
 
 
-def _over_batch(noise: Noise, x: Array, terms: int) -> Array:
-    """Sums over so many terms each, summed over the batch: one sum over all of them."""
-    return noise.total(x, (0,), terms) if x.shape[1] > 1 else x[:, 0]
-
-
-def _over_heads(noise: Noise, x: Array, terms: int) -> Array:
-    """The same over heads."""
-    return noise.total(x, (1,), terms) if x.shape[2] > 1 else x[:, :, 0]
+def _together(noise: Noise, x: Array, axis: int, terms: int) -> Array:
+    """What holds a sum of so many terms in each place, summed over an axis as well: one sum of all terms."""
+    return noise.total(x, (axis,), terms) if x.shape[axis + 1] > 1 else np.take(x, 0, axis + 1)

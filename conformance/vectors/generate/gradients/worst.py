@@ -26,7 +26,7 @@ def worst_gradients(
         size = np.abs(getattr(d, name))
         if name != "query":
             new = slice(problem.kv_len - problem.inputs["key"].shape[-2], None)
-            error, size = (_grouped(problem, x)[:, :, new] for x in (error, size))
+            error, size = (grouped(problem, x)[:, :, new] for x in (error, size))
             error = error + policy.stored_logits * size * (problem.group > 1)
         if problem.layer:
             found |= _projected(problem, policy, name, error, size)
@@ -70,7 +70,7 @@ def _stacked(problem: Problem, heads: dict[tuple[int, int], HeadErrors], name: s
     return np.stack(arrays).reshape(problem.size, problem.num_heads, *arrays[0].shape)
 
 
-def _grouped(problem: Problem, array: Array) -> Array:
+def grouped(problem: Problem, array: Array) -> Array:
     """[B, H, ...] summed over the heads of each group: [B, G, ...]."""
     return array.reshape(problem.size, problem.num_kv_heads, problem.group, *array.shape[2:]).sum(axis=2)
 
