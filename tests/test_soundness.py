@@ -77,11 +77,17 @@ def _once_refused():
     sizes = {"heads": 6, "q_len": 1, "kv_len": 7, "d_k": 33}
     yield gradient(attend("soundness/stored-keys-1", "x", "NUM-2", attn_bias=low, **sizes))
     yield gradient(attend("soundness/flat", "x", "NUM-2", q_len=9, kv_len=130, sigma=0.1))
+    value = round_to_bits(draws.gauss(1, 2, 67, 64, sigma=0.25) + 8.0)
+    positive = np.abs(draws.gauss(1, 2, 5, 64)) + 0.25
+    near = {"batch": (1,), "heads": 2, "q_len": 5, "kv_len": 67, "d_v": 64, "sigma": 2.0**-7}
+    far = attend("soundness/flat-and-far", "x", "NUM-2", value=value, attn_bias=np.zeros((5, 67)), **near)
+    yield gradient(far, grad_output=round_to_bits(positive))
     sinks, bias = np.array([-np.inf, 1.0, 350.0]), np.where(np.arange(7) < 6, 0.0, -340.0)[None]
     yield gradient(attend("soundness/sinks", "x", "NUM-2", sinks=sinks, attn_bias=bias))
     yield attend("soundness/tiny", "x", "NUM-2", attn_bias=bias, sinks=sinks, return_weights=True)
-    narrow = {"attn_bias": draws.gauss(2, 3, 5, 7)}
-    yield gradient(attend("soundness/narrow", "x", "NUM-2", dtype_of={"attn_bias": "float16"}, **narrow))
+    narrow = {"attn_bias": draws.gauss(2, 3, 5, 7), "dtype_of": {"attn_bias": "float16"}}
+    for sigma in (1.0, 2.0**-12):
+        yield gradient(attend(f"soundness/narrow-{sigma}", "x", "NUM-2", **narrow), sigma=sigma)
     alone = {"batch": (), "heads": 2, "q_len": 1, "kv_len": 2, "d_k": 16, "d_q": 32}
     yield gradient(project("soundness/one-token-22", "x", "NUM-2", **alone))
 

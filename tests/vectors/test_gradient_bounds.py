@@ -23,14 +23,14 @@ the product and the scaled product."""
 class Chosen(Noise):
     """Roundings that are given: one number for each place, [draws, places], of which it counts those in use."""
 
-    def __init__(self, kind, numbers, operand_bits, left_out):
-        super().__init__(kind, len(numbers), "", operand_bits)
+    def __init__(self, kind, numbers, bits, left_out):
+        super().__init__(kind, len(numbers), "", bits)
         self.numbers, self.used = numbers, 0
         self.left_out, self.stores = left_out, 0
 
-    def eager(self, x):
+    def eager(self, x, alike=None):
         self.stores += 1
-        return x if self.stores in self.left_out else super().eager(x)
+        return x if self.stores in self.left_out else super().eager(x, alike)
 
     def _uniform(self, shape):
         count = int(np.prod(shape[1:]))

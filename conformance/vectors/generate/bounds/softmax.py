@@ -135,7 +135,7 @@ def softmax_of(
     if a.sinks is not None and np.isfinite(a.sinks[h]):
         sink = float(a.sinks[h])
         sink_weight = np.where(visible.any(axis=-1, keepdims=True), np.exp(np.minimum(sink - lse, 0.0)), 0.0)
-        sink_exponent = 2 * u_a * (abs(sink) + np.abs(top)) + u_l * np.abs(sink - top) + exponential
+        sink_exponent = 2 * u_a * (abs(sink) + np.abs(top)) + u_l * np.abs(lse - sink) + exponential
         sink_variance = (u_l**2 * (lse - sink) ** 2 + u_a**2 * sink**2 + (2 * u_a) ** 2 + u_l**2) / 3
     return Softmax(
         weights=np.where(visible, finite(a.weights[b, h]), 0.0),

@@ -39,10 +39,10 @@ class Sensitivity:
 
 
 def stored_as(dtype: str, policy: Policy, limits: Limits, exact: Array) -> Limits:
-    """Limits of a gradient that is stored in a dtype of its own, which may be narrower than that of the call."""
+    """Limits of a gradient that is stored in a dtype of its own, with fewer bits or a smaller range than the call's."""
     unit, floor = UNIT_ROUNDOFF[dtype], SMALLEST_NORMAL[dtype]
-    if unit <= policy.storage:
-        return limits
+    unit = unit if unit > policy.storage else 0.0
+    floor = floor if floor > policy.underflow else 0.0
     worst, rms = limits
     size = np.abs(finite(exact))
     return worst + unit * (size + worst) + floor, np.hypot(rms, unit / np.sqrt(3) * size) + floor

@@ -23,6 +23,7 @@ class Alike:
 
     group: npt.NDArray[np.intp]  # [B, H, rows, kv_len]
     coherence: Array  # [B, H, rows, 1]
+    any: bool  # whether some do
 
 
 @dataclass
@@ -32,7 +33,9 @@ class Noise:
     kind: str
     draws: int
     seed: str
-    operand_bits: int = 53  # significant bits of a matmul operand, which holds some operands exactly
+    bits: int = (
+        53  # significant bits of what is rounded: some operands are exact in it, and some weights round alike
+    )
     _words: random.Random = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -47,16 +50,16 @@ class Noise:
     def _shape(self, x: Array) -> tuple[int, ...]:
         return (self.draws, *x.shape[1:])
 
-    def _relative(self, x: Array, times: float) -> Array:
-        return x + x * (times * self._uniform(self._shape(x)))
+    def _relative(self, x: Array, times: float, alike: Alike | None = None) -> Array:
+        return x + x * (times * self._shared(x, alike))
 
-    def store(self, x: Array) -> Array:
-        """A tensor that is stored in the dtype."""
-        return self._relative(x, 1.0) if self.kind == "storage" else x
+    def store(self, x: Array, alike: Alike | None = None) -> Array:
+        """A tensor that is stored in the dtype; `alike` says which numbers of a row round alike."""
+        return self._relative(x, 1.0, alike) if self.kind == "storage" else x
 
-    def eager(self, x: Array) -> Array:
+    def eager(self, x: Array, alike: Alike | None = None) -> Array:
         """A tensor that only an eager implementation stores in the dtype."""
-        return self._relative(x, 1.0) if self.kind == "eager" else x
+        return self._relative(x, 1.0, alike) if self.kind == "eager" else x
 
     def compute(self, x: Array, times: float = 1.0) -> Array:
         """A float32 operation or function, so many roundings large."""
@@ -106,4 +109,4 @@ class Noise:
 
     def holds(self, x: npt.NDArray[np.float64]) -> bool:
         """Whether a matmul operand under the policy holds every number of an array."""
-        return bool(np.array_equal(round_to_bits(x, self.operand_bits), x))
+        return bool(np.array_equal(round_to_bits(x, self.bits), x))

@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 
 from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.gradients.noise import KINDS, STEP, Noise
-from conformance.vectors.generate.gradients.simulate import simulate
+from conformance.vectors.generate.gradients.noise import STEP, Noise
+from conformance.vectors.generate.gradients.simulate import alike_weights, simulate
 from conformance.vectors.generate.policies import OPERAND_ROUNDOFF, Policy
 from conformance.vectors.generate.problem import Array, Problem
 
@@ -18,22 +18,27 @@ AT_ONCE = 1 << 19
 """Elements of the logits, over all draws, that are simulated at once."""
 
 
+STORED_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+"""Significant bits of what is stored: numbers that are closer round alike."""
+
+
 @dataclass(frozen=True)
 class Responses:
-    """What roundings of relative size one do to each gradient, by kind (and by the bits of operands)."""
+    """What roundings of relative size one do to each gradient, by kind and by the bits of what is rounded."""
 
     rms: dict[tuple[str, int], dict[str, Array]]
 
     def predicted(self, policy: Policy) -> dict[str, Array]:
         """The s of each gradient by argument name, without what underflow may cost."""
+        stored = STORED_BITS[policy.dtype]
         sizes = {
-            ("storage", 53): policy.storage,
-            ("eager", 53): policy.stored_logits,
+            ("storage", stored): policy.storage,
+            ("eager", stored): policy.stored_logits,
             ("accumulation", 53): policy.accumulation,
             ("operand", policy.operand_bits): policy.operand,
             ("drift", policy.operand_bits): policy.drift,
         }
-        names = self.rms["storage", 53]
+        names = self.rms["accumulation", 53]
         return {
             name: _root([size * self.rms[kind][name] for kind, size in sizes.items() if size])
             for name in names
@@ -43,16 +48,27 @@ class Responses:
 def responses(problem: Problem, a: Approximation, bias_shape: tuple[int, ...], seed: str) -> Responses:
     """Simulates every kind of rounding on its own; the larger response of the two ways to form Delta."""
     rms: dict[tuple[str, int], dict[str, Array]] = {}
+    reduced = sorted({bits for _, bits in OPERAND_ROUNDOFF.values()})
+    tied = [bits for bits in STORED_BITS.values() if alike_weights(problem, a, bits).any]
     for from_output in (False, True):
         run = partial(simulate, problem, a, bias_shape=bias_shape, from_output=from_output)
         exact = run(noise=Noise("none", 1, seed))
-        for kind in KINDS:
-            reduced = {bits for _, bits in OPERAND_ROUNDOFF.values()}
-            for bits in sorted(reduced) if kind in ("operand", "drift") else (53,):
-                found = _rms(run, exact, kind, bits, max(1, problem.visible.size), f"{seed}:{from_output}")
-                before = rms.setdefault((kind, bits), found)
-                rms[kind, bits] = {name: np.maximum(x, before[name]) for name, x in found.items()}
+        find = partial(_rms, exact=exact, size=max(1, problem.visible.size), seed=f"{seed}:{from_output}")
+        found = {("accumulation", 53): find(run, kind="accumulation", bits=53)}
+        found |= {
+            (kind, bits): find(run, kind=kind, bits=bits) for kind in ("operand", "drift") for bits in reduced
+        }
+        for kind in ("storage", "eager"):
+            alone = find(partial(run, together=False), kind=kind, bits=53)
+            found |= {(kind, bits): alone for bits in STORED_BITS.values()}
+            # the larger of two readings, as in the output: every error on its own, or one for those that round alike
+            found |= {(kind, bits): _larger(alone, find(run, kind=kind, bits=bits)) for bits in tied}
+        rms = found if not rms else {key: _larger(rms[key], found[key]) for key in found}
     return Responses(rms)
+
+
+def _larger(one: dict[str, Array], other: dict[str, Array]) -> dict[str, Array]:
+    return {name: np.maximum(x, other[name]) for name, x in one.items()}
 
 
 def _rms(

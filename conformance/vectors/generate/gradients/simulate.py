@@ -13,24 +13,31 @@ _T = (-1, -2)
 
 
 def simulate(
-    problem: Problem, a: Approximation, noise: Noise, bias_shape: tuple[int, ...], from_output: bool
+    problem: Problem,
+    a: Approximation,
+    noise: Noise,
+    bias_shape: tuple[int, ...],
+    from_output: bool,
+    together: bool = True,
 ) -> dict[str, Array]:
     """Every gradient by argument name, [draws, ...]; batch axes flattened as in problem.inputs.
 
-    Delta is made of the stored output, or else of the products of weights and their gradients.
+    Delta is made of the stored output, or else of the products of weights and their gradients. What is stored of
+    weights that round alike has one error where they are taken together.
     """
     given = {name: finite(x)[None] for name, x in problem.inputs.items()}
     exact = {name: noise.holds(x[0]) for name, x in given.items()}
     query, key, value = (_heads(problem, noise, given, exact, name) for name in ("query", "key", "value"))
     # query and key are not exact once one of them is scaled
     held = not problem.layer and exact["value"] and exact.get("past_value", True)
-    alike = _alike(problem, a, 2.0**-noise.operand_bits if noise.kind == "operand" else 2.0**-24)
-    weights, sink, slope = _softmax(problem, a, noise, query, key, alike)
+    alike = alike_weights(problem, a, 24 if noise.kind in ("accumulation", "drift") else noise.bits)
+    one = alike if together else None
+    weights, sink, slope = _softmax(problem, a, noise, query, key, alike, one)
     # the logits of the stored output and those of the gradients may come from two passes
     again = weights
     if noise.kind in ("accumulation", "operand"):
-        again = _softmax(problem, a, noise, query, key, alike)[0]
-    output = noise.product(noise.store(again), value, (False, held), alike)
+        again = _softmax(problem, a, noise, query, key, alike, one)[0]
+    output = noise.product(noise.store(again, one), value, (False, held), alike)
     stored = noise.store(output)
 
     cotangent = given["grad_output"]
@@ -58,7 +65,7 @@ def simulate(
     new = slice(problem.kv_len - problem.inputs["key"].shape[-2], None)
     d_query = noise.store(noise.eager(noise.product(d_scores, key)))
     d_key = noise.eager(noise.product(d_scores.swapaxes(*_T), query))
-    d_value = noise.eager(noise.product(noise.store(weights).swapaxes(*_T), head, (False, held_head)))
+    d_value = noise.eager(noise.product(noise.store(weights, one).swapaxes(*_T), head, (False, held_head)))
     d_key, d_value = (noise.store(_grouped(problem, noise, x))[:, :, :, new] for x in (d_key, d_value))
     found = {"query": d_query, "key": d_key, "value": d_value}
     if problem.has_bias:
@@ -94,22 +101,28 @@ def _heads(
     return x if name == "query" else np.repeat(x, problem.group, axis=2)
 
 
-def _alike(problem: Problem, a: Approximation, unit: float) -> Alike:
-    """The weights of each row that one rounding of a unit cannot tell apart."""
+def alike_weights(problem: Problem, a: Approximation, bits: int) -> Alike:
+    """The weights of each row that one rounding to so many bits cannot tell apart."""
     shape = problem.visible.shape
     visible = problem.visible & np.isfinite(a.logits)
     flat = (math.prod(shape[:-1]), shape[-1])
-    found = ties(np.where(visible, a.logits, 0.0).reshape(flat), visible.reshape(flat), unit)
-    return Alike(found.group.reshape(shape), found.coherence.reshape(*shape[:-1], 1))
+    found = ties(np.where(visible, a.logits, 0.0).reshape(flat), visible.reshape(flat), 2.0**-bits)
+    return Alike(found.group.reshape(shape), found.coherence.reshape(*shape[:-1], 1), found.any)
 
 
 def _softmax(
-    problem: Problem, a: Approximation, noise: Noise, query: Array, key: Array, alike: Alike
+    problem: Problem,
+    a: Approximation,
+    noise: Noise,
+    query: Array,
+    key: Array,
+    alike: Alike,
+    one: Alike | None,
 ) -> tuple[Array, Array, Array]:
     """Weights, the sink's weight [draws, B, H, rows] and 1 - tanh^2, with the roundings of the logits."""
     query, key = noise.eager(query), noise.eager(key)  # where both are scaled first
     scaled = noise.eager(noise.product(query, key.swapaxes(*_T)) * problem.multiplier)
-    scaled = noise.eager(noise.compute(scaled))
+    scaled = noise.eager(noise.compute(scaled), one)
     logits, slope = scaled, np.ones((1, 1, 1, 1, 1))
     if problem.softcap is not None:
         steep = noise.eager(np.tanh(noise.eager(scaled) / problem.softcap))
@@ -117,12 +130,12 @@ def _softmax(
         logits = noise.eager(problem.softcap * steep)
         slope = noise.eager(1 - steep**2)
     if problem.has_bias:
-        logits = noise.eager(noise.compute(logits + problem.bias))
+        logits = noise.eager(noise.compute(logits + problem.bias), one)
     top = finite(a.top)[None]
-    fall = noise.shift(logits - top, np.sqrt(logits**2 + (logits - top) ** 2))
     rest = finite(a.lse)[..., None] - top  # >= 0: what is stored may be the logit less the lse
-    fall = np.where(problem.visible, noise.eager(fall - rest) + rest, -np.inf)
-    raised = noise.eager(noise.compute(np.exp(fall), 2.0))
+    fall = noise.shift(logits - top, np.sqrt(logits**2 + (logits - top - rest) ** 2))
+    fall = np.where(problem.visible, noise.eager(fall - rest, one) + rest, -np.inf)
+    raised = noise.eager(noise.compute(np.exp(fall), 2.0), one)
     total = noise.total(raised, (3,), alike.coherence[..., 0])[..., None]
     sink = np.zeros((1, 1, 1, 1))
     if a.sinks is not None:
@@ -137,7 +150,7 @@ def _softmax(
     lse = finite(a.lse)[..., None]
     kept = (4 * np.abs(lse - top[0]) + np.abs(top[0]) + np.abs(lse))[None]  # exp(logit - lse), stored as two
     total = noise.shift(noise.compute(total, 3.0), total * kept)
-    weights = noise.eager(raised / total)
+    weights = noise.eager(raised / total, one)
     return weights, np.where(some, sink / total[..., 0], 0.0), slope
 
 
