@@ -33,9 +33,7 @@ class Noise:
     kind: str
     draws: int
     seed: str
-    bits: int = (
-        53  # significant bits of what is rounded: some operands are exact in it, and some weights round alike
-    )
+    bits: int = 53  # significant bits of what is rounded: they hold some operands, and some weights round alike
     _words: random.Random = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -54,7 +52,7 @@ class Noise:
         return x + x * (times * self._shared(x, alike))
 
     def store(self, x: Array, alike: Alike | None = None) -> Array:
-        """A tensor that is stored in the dtype; `alike` says which numbers of a row round alike."""
+        """A tensor that is stored in the dtype."""
         return self._relative(x, 1.0, alike) if self.kind == "storage" else x
 
     def eager(self, x: Array, alike: Alike | None = None) -> Array:
