@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from conformance.vectors.generate.sums import SUM_RMS
 STEP = 2.0**-14
 """Small enough for errors to be linear in it, large enough for the float64 of any machine to agree on them."""
 
-KINDS = ("storage", "eager", "accumulation", "operand", "drift")
+Kind = Literal["none", "storage", "eager", "accumulation", "operand", "drift"]
 """Sites that are rounded to the dtype always, or where eager; float32 arithmetic; matmul operands, and their drift."""
 
 
@@ -30,10 +31,12 @@ class Alike:
 class Noise:
     """One kind of rounding at work; the methods are the sites. Arrays have the draws as their first axis."""
 
-    kind: str
+    kind: Kind
     draws: int
     seed: str
-    bits: int = 53  # significant bits of what is rounded: they hold some operands, and some weights round alike
+    bits: int = (
+        53  # significant bits of what is rounded: they hold some operands, and some weights round alike
+    )
     _words: random.Random = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

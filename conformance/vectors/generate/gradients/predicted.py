@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.gradients.noise import STEP, Noise
+from conformance.vectors.generate.gradients.noise import STEP, Kind, Noise
 from conformance.vectors.generate.gradients.simulate import alike_weights, simulate
 from conformance.vectors.generate.policies import OPERAND_ROUNDOFF, Policy
 from conformance.vectors.generate.problem import Array, Problem
@@ -16,8 +16,8 @@ DRAWS = 128
 """Of each kind of place, and for each of the two ways to form Delta."""
 AT_ONCE = 1 << 19
 """Elements of the logits, over all draws, that are simulated at once."""
-
-
+Site = tuple[Kind, int]
+"""A kind of site, and the bits of what is rounded there: some operands are exact in them, some weights round alike."""
 STORED_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 """Significant bits of what is stored: numbers that are closer round alike."""
 
@@ -26,12 +26,12 @@ STORED_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 class Responses:
     """What roundings of relative size one do to each gradient, by kind and by the bits of what is rounded."""
 
-    rms: dict[tuple[str, int], dict[str, Array]]
+    rms: dict[Site, dict[str, Array]]
 
     def predicted(self, policy: Policy) -> dict[str, Array]:
         """The s of each gradient by argument name, without what underflow may cost."""
         stored = STORED_BITS[policy.dtype]
-        sizes = {
+        sizes: dict[Site, float] = {
             ("storage", stored): policy.storage,
             ("eager", stored): policy.stored_logits,
             ("accumulation", 53): policy.accumulation,
@@ -47,18 +47,18 @@ class Responses:
 
 def responses(problem: Problem, a: Approximation, bias_shape: tuple[int, ...], seed: str) -> Responses:
     """Simulates every kind of rounding on its own; the larger response of the two ways to form Delta."""
-    rms: dict[tuple[str, int], dict[str, Array]] = {}
+    rms: dict[Site, dict[str, Array]] = {}
     reduced = sorted({bits for _, bits in OPERAND_ROUNDOFF.values()})
     tied = [bits for bits in STORED_BITS.values() if alike_weights(problem, a, bits).any]
     for from_output in (False, True):
         run = partial(simulate, problem, a, bias_shape=bias_shape, from_output=from_output)
         exact = run(noise=Noise("none", 1, seed))
         find = partial(_rms, exact=exact, size=max(1, problem.visible.size), seed=f"{seed}:{from_output}")
-        found = {("accumulation", 53): find(run, kind="accumulation", bits=53)}
-        found |= {
-            (kind, bits): find(run, kind=kind, bits=bits) for kind in ("operand", "drift") for bits in reduced
-        }
-        for kind in ("storage", "eager"):
+        sites: list[Site] = [("accumulation", 53)]
+        sites += [("operand", bits) for bits in reduced] + [("drift", bits) for bits in reduced]
+        found = {(kind, bits): find(run, kind=kind, bits=bits) for kind, bits in sites}
+        stored: tuple[Kind, Kind] = ("storage", "eager")
+        for kind in stored:
             alone = find(partial(run, together=False), kind=kind, bits=53)
             found |= {(kind, bits): alone for bits in STORED_BITS.values()}
             # the larger of two readings, as in the output: every error on its own, or one for those that round alike
@@ -74,7 +74,7 @@ def _larger(one: dict[str, Array], other: dict[str, Array]) -> dict[str, Array]:
 def _rms(
     run: Callable[..., dict[str, Array]],
     exact: dict[str, Array],
-    kind: str,
+    kind: Kind,
     bits: int,
     size: int,
     seed: str,
