@@ -25,6 +25,7 @@ class Ties:
     group: npt.NDArray[np.intp]  # [rows, kv_len]
     any: bool
     coherence: Array  # [rows, 1], mean size of a key's group: 1 without ties, n where all are equal
+    largest: float = 1.0  # RMS of the error of a group over that of one key
 
     def spread(self, terms: Array) -> Array:
         """The variance of the sum over keys of terms [rows, kv_len, width] times errors of variance one.
@@ -39,7 +40,7 @@ class Ties:
             sums = np.zeros((groups.max(initial=-1) + 1, terms.shape[2]))
             np.add.at(sums, groups, terms[i])
             together[i] = (sums**2).sum(axis=0)
-        return np.maximum(alone, together)
+        return np.maximum(alone, self.largest**2 * together)
 
 
 def ties(logits: Array, visible: Bools, unit: float) -> Ties:
@@ -65,3 +66,16 @@ def ties(logits: Array, visible: Bools, unit: float) -> Ties:
             sizes = np.bincount(group[i, keys])
             coherence[i] = (sizes**2).sum() / sizes.sum()
     return Ties(group, found, coherence)
+
+
+def alike_in_all(logarithms: Array, visible: Bools, unit: float) -> tuple[npt.NDArray[np.intp], float, float]:
+    """Groups the weights that may round alike, in whatever row; the mean size of a group; the RMS of its error.
+
+    Any shape. A group spans half a place, which is 4 of the quarters above: where in it they lie decides. Where
+    nearly all weights are of one, their error averages out nowhere: it counts with its largest size, sqrt(3) times
+    the RMS of a rounding.
+    """
+    found = ties(logarithms.reshape(1, -1), visible.reshape(1, -1), 4 * unit)
+    size = float(found.coherence[0, 0])
+    flat = size >= visible.sum() / 2
+    return found.group.reshape(visible.shape), size, float(np.sqrt(3)) if flat else 1.0

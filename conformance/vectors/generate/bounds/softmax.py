@@ -1,6 +1,6 @@
 """Errors of the logits, as exponents of the softmax."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from conformance.vectors.generate.approximate import Approximation
 from conformance.vectors.generate.bounds.operand import Operand
 from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array, Bools, Problem, finite
-from conformance.vectors.generate.sums import Ties, sum_variance, ties
+from conformance.vectors.generate.sums import Ties, alike_in_all, sum_variance, ties
 
 LARGEST_EXPONENT = 700.0
 """Beyond it the convex hull alone bounds the error, and exp overflows."""
@@ -125,6 +125,7 @@ def softmax_of(
         logits = logits + bias
         worst = worst + (u_l + u_a) * np.abs(logits) + u_l * np.abs(bias)
         variance = variance + u_l**2 / 3 * logits**2
+    unit = max(policy.storage, policy.operand)
     top, lse = (finite(x) for x in (a.top[b, h], a.lse[b, h][:, None]))
     logits = np.where(visible, logits, 0.0)
     depth = np.where(visible, lse - logits, 0.0)  # >= top - logits: weights may be made as exp(logit - lse)
@@ -155,7 +156,7 @@ def softmax_of(
         top=top,
         lse=lse,
         ties=ties(logits, visible, max(u_a, u_l)),
-        alike=ties(logits, visible, max(policy.storage, policy.operand)),
+        alike=replace(ties(logits, visible, unit), largest=alike_in_all(-depth, visible, unit)[2]),
     )
 
 

@@ -53,7 +53,8 @@ def weights_limits(softmax: Softmax, policy: Policy) -> Limits:
     centred = keys - np.einsum("nm,nmd->nd", p, keys)[:, None]
     variance = np.maximum(variance, 0.0) + p**2 * np.einsum("nmd,nd->nm", centred**2, softmax.query_variance)
     variance = variance * softmax.steepening**2
-    variance = variance + p**2 * (_normaliser_variance(softmax, policy) + policy.storage**2 / 3 + kept**2 / 3)
+    stored = (softmax.alike.largest * policy.storage) ** 2 / 3
+    variance = variance + p**2 * (_normaliser_variance(softmax, policy) + stored + kept**2 / 3)
     variance = variance + p**2 * (softmax.drift - (p * softmax.drift).sum(axis=-1, keepdims=True)) ** 2
     return worst, np.sqrt(variance) + floor
 

@@ -20,11 +20,15 @@ Kind = Literal["none", "storage", "eager", "accumulation", "operand", "drift"]
 
 @dataclass(frozen=True)
 class Alike:
-    """Which weights of a row round alike: their errors are one, and those of their sums grow faster."""
+    """Weights that have one and the same error when they are rounded."""
 
-    group: npt.NDArray[np.intp]  # [B, H, rows, kv_len]
-    coherence: Array  # [B, H, rows, 1]
-    any: bool  # whether some do
+    group: npt.NDArray[np.intp]  # [B, H, rows, kv_len], for each weight, which error it has
+    largest: float  # RMS of that error over the RMS of a rounding
+
+    @property
+    def transposed(self) -> "Alike":
+        """Of the weights with keys before rows."""
+        return Alike(self.group.swapaxes(-1, -2), self.largest)
 
 
 @dataclass
@@ -34,9 +38,7 @@ class Noise:
     kind: Kind
     draws: int
     seed: str
-    bits: int = (
-        53  # significant bits of what is rounded: they hold some operands, and some weights round alike
-    )
+    bits: int = 53  # significant bits of a matmul operand, which holds some operands exactly
     _words: random.Random = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -81,9 +83,17 @@ class Noise:
         return result + self._of_sum(count * coherence, squares, result) * self._uniform(self._shape(result))
 
     def product(
-        self, x: Array, y: Array, exact: tuple[bool, bool] = (False, False), alike: Alike | None = None
+        self,
+        x: Array,
+        y: Array,
+        exact: tuple[bool, bool] = (False, False),
+        alike: Alike | None = None,
+        coherence: Array | float = 1.0,
     ) -> Array:
-        """A matrix product; `exact` says which operands any format holds, `alike` which numbers of x round alike."""
+        """A matrix product; `exact` says which operands any format holds, `alike` which numbers of x round alike.
+
+        coherence has the shape of the product, but for its last axis.
+        """
         if self.kind == "operand":
             x, y = (
                 z if fixed else z * (1.0 + self._shared(z, same))
@@ -95,13 +105,14 @@ class Noise:
         if self.kind != "accumulation":
             return result
         squares = (x[0] ** 2 @ y[0] ** 2)[None]
-        count = x.shape[-1] * (1.0 if alike is None else alike.coherence)
-        return result + self._of_sum(count, squares, result) * self._uniform(self._shape(result))
+        return result + self._of_sum(x.shape[-1] * coherence, squares, result) * self._uniform(
+            self._shape(result)
+        )
 
     def _shared(self, x: Array, alike: Alike | None) -> Array:
-        """One number for each element, or for each group of a row."""
+        """One number for each element, or for each group."""
         own = self._uniform(self._shape(x))
-        return own if alike is None else np.take_along_axis(own, alike.group[None], axis=-1)
+        return own if alike is None else alike.largest * own.reshape(self.draws, -1)[:, alike.group]
 
     @staticmethod
     def _of_sum(count: Array | float, squares: Array, total: Array) -> Array:

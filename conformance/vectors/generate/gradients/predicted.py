@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.gradients.noise import STEP, Kind, Noise
+from conformance.vectors.generate.gradients.noise import STEP, Alike, Kind, Noise
 from conformance.vectors.generate.gradients.simulate import alike_weights, simulate
 from conformance.vectors.generate.policies import OPERAND_ROUNDOFF, Policy
 from conformance.vectors.generate.problem import Array, Problem
@@ -47,24 +47,34 @@ class Responses:
 
 def responses(problem: Problem, a: Approximation, bias_shape: tuple[int, ...], seed: str) -> Responses:
     """Simulates every kind of rounding on its own; the larger response of the two ways to form Delta."""
+    alike = {bits: alike_weights(problem, a, bits) for bits in STORED_BITS.values()}
     rms: dict[Site, dict[str, Array]] = {}
-    reduced = sorted({bits for _, bits in OPERAND_ROUNDOFF.values()})
-    tied = [bits for bits in STORED_BITS.values() if alike_weights(problem, a, bits).any]
     for from_output in (False, True):
         run = partial(simulate, problem, a, bias_shape=bias_shape, from_output=from_output)
-        exact = run(noise=Noise("none", 1, seed))
-        find = partial(_rms, exact=exact, size=max(1, problem.visible.size), seed=f"{seed}:{from_output}")
-        sites: list[Site] = [("accumulation", 53)]
-        sites += [("operand", bits) for bits in reduced] + [("drift", bits) for bits in reduced]
-        found = {(kind, bits): find(run, kind=kind, bits=bits) for kind, bits in sites}
-        stored: tuple[Kind, Kind] = ("storage", "eager")
-        for kind in stored:
-            alone = find(partial(run, together=False), kind=kind, bits=53)
-            found |= {(kind, bits): alone for bits in STORED_BITS.values()}
-            # the larger of two readings, as in the output: every error on its own, or one for those that round alike
-            found |= {(kind, bits): _larger(alone, find(run, kind=kind, bits=bits)) for bits in tied}
-        rms = found if not rms else {key: _larger(rms[key], found[key]) for key in found}
+        found = _responses(run, alike, max(1, problem.visible.size), f"{seed}:{from_output}")
+        rms = found if not rms else {site: _larger(rms[site], found[site]) for site in found}
     return Responses(rms)
+
+
+def _responses(
+    run: Callable[..., dict[str, Array]], alike: dict[int, Alike | None], size: int, seed: str
+) -> dict[Site, dict[str, Array]]:
+    exact = run(noise=Noise("none", 1, seed))
+    find = partial(_rms, run, exact, size, seed)
+
+    def with_alike(alone: dict[str, Array], kind: Kind, bits: int) -> dict[str, Array]:
+        """The larger of two readings: every error on its own, or one for the weights that round alike."""
+        return alone if alike[bits] is None else _larger(alone, find(kind, bits, alike[bits]))
+
+    found: dict[Site, dict[str, Array]] = {("accumulation", 53): find("accumulation", 53)}
+    for bits in {bits for _, bits in OPERAND_ROUNDOFF.values()}:
+        found["drift", bits] = find("drift", bits)
+        found["operand", bits] = with_alike(find("operand", bits), "operand", bits)
+    stored: tuple[Kind, Kind] = ("storage", "eager")
+    for kind in stored:
+        alone = find(kind, 53)
+        found |= {(kind, bits): with_alike(alone, kind, bits) for bits in alike}
+    return found
 
 
 def _larger(one: dict[str, Array], other: dict[str, Array]) -> dict[str, Array]:
@@ -74,10 +84,11 @@ def _larger(one: dict[str, Array], other: dict[str, Array]) -> dict[str, Array]:
 def _rms(
     run: Callable[..., dict[str, Array]],
     exact: dict[str, Array],
-    kind: Kind,
-    bits: int,
     size: int,
     seed: str,
+    kind: Kind,
+    bits: int,
+    alike: Alike | None = None,
 ) -> dict[str, Array]:
     draws = 1 if kind == "drift" else DRAWS
     once = max(1, min(draws, AT_ONCE // size))
@@ -85,7 +96,7 @@ def _rms(
     count = 0
     while count < draws:
         noise = Noise(kind, once, f"{seed}:{bits}:{count}", bits)
-        for name, x in run(noise=noise).items():
+        for name, x in run(noise=noise, alike=alike).items():
             errors = np.broadcast_to(x - exact[name], (once, *x.shape[1:]))
             roots[name] = _root([roots[name], *errors])
         count += once

@@ -7,9 +7,11 @@ import numpy as np
 from conformance.vectors.generate.approximate import Approximation
 from conformance.vectors.generate.gradients.noise import Alike, Noise
 from conformance.vectors.generate.problem import Array, Bools, Problem, finite
-from conformance.vectors.generate.sums import ties
+from conformance.vectors.generate.sums import alike_in_all, ties
 
 _T = (-1, -2)
+SEVERAL = 2.0
+"""Mean size of a group of weights that round alike, from which on it counts."""
 
 
 def simulate(
@@ -18,26 +20,25 @@ def simulate(
     noise: Noise,
     bias_shape: tuple[int, ...],
     from_output: bool,
-    together: bool = True,
+    alike: Alike | None = None,
 ) -> dict[str, Array]:
     """Every gradient by argument name, [draws, ...]; batch axes flattened as in problem.inputs.
 
-    Delta is made of the stored output, or else of the products of weights and their gradients. What is stored of
-    weights that round alike has one error where they are taken together.
+    Delta is made of the stored output, or else of the products of weights and their gradients. `alike` says which
+    weights, of whatever rows, have one error where they are stored or are operands; without it each has its own.
     """
     given = {name: finite(x)[None] for name, x in problem.inputs.items()}
     exact = {name: noise.holds(x[0]) for name, x in given.items()}
     query, key, value = (_heads(problem, noise, given, exact, name) for name in ("query", "key", "value"))
     # query and key are not exact once one of them is scaled
     held = not problem.layer and exact["value"] and exact.get("past_value", True)
-    alike = alike_weights(problem, a, 24 if noise.kind in ("accumulation", "drift") else noise.bits)
-    one = alike if together else None
-    weights, sink, slope = _softmax(problem, a, noise, query, key, alike, one)
+    coherence = _coherence(problem, a)
+    weights, sink, slope = _softmax(problem, a, noise, query, key, alike, coherence)
     # the logits of the stored output and those of the gradients may come from two passes
     again = weights
     if noise.kind in ("accumulation", "operand"):
-        again = _softmax(problem, a, noise, query, key, alike, one)[0]
-    output = noise.product(noise.store(again, one), value, (False, held), alike)
+        again = _softmax(problem, a, noise, query, key, alike, coherence)[0]
+    output = noise.product(noise.store(again, alike), value, (False, held), alike, coherence)
     stored = noise.store(output)
 
     cotangent = given["grad_output"]
@@ -51,9 +52,8 @@ def simulate(
     if from_output:
         delta = noise.total(head * stored, (3,))[..., None]
     else:
-        delta = noise.eager(noise.total(noise.eager(weights * products), (3,), alike.coherence[..., 0]))[
-            ..., None
-        ]
+        delta = noise.total(noise.eager(weights * products), (3,), coherence[..., 0])
+        delta = noise.eager(delta)[..., None]
     d_logits = noise.eager(noise.eager(weights * noise.eager(products - delta)))
     for apart in (weights * products, weights * delta):  # each stored before their difference
         d_logits = d_logits + noise.eager(apart) - apart
@@ -65,7 +65,9 @@ def simulate(
     new = slice(problem.kv_len - problem.inputs["key"].shape[-2], None)
     d_query = noise.store(noise.eager(noise.product(d_scores, key)))
     d_key = noise.eager(noise.product(d_scores.swapaxes(*_T), query))
-    d_value = noise.eager(noise.product(noise.store(weights, one).swapaxes(*_T), head, (False, held_head)))
+    transposed = None if alike is None else alike.transposed
+    kept = noise.store(weights, alike).swapaxes(*_T)
+    d_value = noise.eager(noise.product(kept, head, (False, held_head), transposed))
     d_key, d_value = (noise.store(_grouped(problem, noise, x))[:, :, :, new] for x in (d_key, d_value))
     found = {"query": d_query, "key": d_key, "value": d_value}
     if problem.has_bias:
@@ -101,13 +103,24 @@ def _heads(
     return x if name == "query" else np.repeat(x, problem.group, axis=2)
 
 
-def alike_weights(problem: Problem, a: Approximation, bits: int) -> Alike:
-    """The weights of each row that one rounding to so many bits cannot tell apart."""
-    shape = problem.visible.shape
+def alike_weights(problem: Problem, a: Approximation, bits: int) -> Alike | None:
+    """The weights that may have one and the same error when they are rounded to so many bits, if there are several."""
+    group, size, largest = alike_in_all(*_logarithms(problem, a), 2.0**-bits)
+    return Alike(group, largest) if size >= SEVERAL else None
+
+
+def _coherence(problem: Problem, a: Approximation) -> Array:
+    """How many weights of a row are alike in float32, on average: terms of its sums. [B, H, rows, 1]."""
+    logarithms, visible = _logarithms(problem, a)
+    flat = (math.prod(visible.shape[:-1]), visible.shape[-1])
+    return ties(logarithms.reshape(flat), visible.reshape(flat), 2.0**-24).coherence.reshape(
+        *visible.shape[:-1], 1
+    )
+
+
+def _logarithms(problem: Problem, a: Approximation) -> tuple[Array, Bools]:
     visible = problem.visible & np.isfinite(a.logits)
-    flat = (math.prod(shape[:-1]), shape[-1])
-    found = ties(np.where(visible, a.logits, 0.0).reshape(flat), visible.reshape(flat), 2.0**-bits)
-    return Alike(found.group.reshape(shape), found.coherence.reshape(*shape[:-1], 1), found.any)
+    return np.where(visible, a.logits - finite(a.lse)[..., None], 0.0), visible
 
 
 def _softmax(
@@ -116,13 +129,13 @@ def _softmax(
     noise: Noise,
     query: Array,
     key: Array,
-    alike: Alike,
-    one: Alike | None,
+    alike: Alike | None,
+    coherence: Array,
 ) -> tuple[Array, Array, Array]:
     """Weights, the sink's weight [draws, B, H, rows] and 1 - tanh^2, with the roundings of the logits."""
     query, key = noise.eager(query), noise.eager(key)  # where both are scaled first
     scaled = noise.eager(noise.product(query, key.swapaxes(*_T)) * problem.multiplier)
-    scaled = noise.eager(noise.compute(scaled), one)
+    scaled = noise.eager(noise.compute(scaled), alike)
     logits, slope = scaled, np.ones((1, 1, 1, 1, 1))
     if problem.softcap is not None:
         steep = noise.eager(np.tanh(noise.eager(scaled) / problem.softcap))
@@ -130,13 +143,13 @@ def _softmax(
         logits = noise.eager(problem.softcap * steep)
         slope = noise.eager(1 - steep**2)
     if problem.has_bias:
-        logits = noise.eager(noise.compute(logits + problem.bias), one)
+        logits = noise.eager(noise.compute(logits + problem.bias), alike)
     top = finite(a.top)[None]
     rest = finite(a.lse)[..., None] - top  # >= 0: what is stored may be the logit less the lse
     fall = noise.shift(logits - top, np.sqrt(logits**2 + (logits - top - rest) ** 2))
-    fall = np.where(problem.visible, noise.eager(fall - rest, one) + rest, -np.inf)
-    raised = noise.eager(noise.compute(np.exp(fall), 2.0), one)
-    total = noise.total(raised, (3,), alike.coherence[..., 0])[..., None]
+    fall = np.where(problem.visible, noise.eager(fall - rest, alike) + rest, -np.inf)
+    raised = noise.eager(noise.compute(np.exp(fall), 2.0), alike)
+    total = noise.total(raised, (3,), coherence[..., 0])[..., None]
     sink = np.zeros((1, 1, 1, 1))
     if a.sinks is not None:
         given_sinks = finite(a.sinks)[:, None, None]
@@ -150,7 +163,7 @@ def _softmax(
     lse = finite(a.lse)[..., None]
     kept = (4 * np.abs(lse - top[0]) + np.abs(top[0]) + np.abs(lse))[None]  # exp(logit - lse), stored as two
     total = noise.shift(noise.compute(total, 3.0), total * kept)
-    weights = noise.eager(raised / total, one)
+    weights = noise.eager(raised / total, alike)
     return weights, np.where(some, sink / total[..., 0], 0.0), slope
 
 
