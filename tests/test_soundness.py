@@ -82,6 +82,21 @@ def _once_refused():
     near = {"batch": (1,), "heads": 2, "q_len": 5, "kv_len": 67, "d_v": 64, "sigma": 2.0**-7}
     far = attend("soundness/flat-and-far", "x", "NUM-2", value=value, attn_bias=np.zeros((5, 67)), **near)
     yield gradient(far, grad_output=round_to_bits(positive))
+    value = round_to_bits(draws.gauss(1, 2, 255, 4, sigma=0.25) + 8.0)
+    uniform = {
+        "batch": (1,),
+        "heads": 2,
+        "q_len": 33,
+        "kv_len": 255,
+        "d_v": 4,
+        "query": np.zeros((1, 2, 33, 16)),
+    }
+    both = {"return_weights": True, "return_lse": True}
+    yield attend("soundness/uniform", "x", "NUM-2", value=value, d_k=16, **uniform, **both)
+    positive = np.abs(draws.gauss(1, 2, 33, 16)) + 0.25
+    near = {"batch": (1,), "heads": 2, "q_len": 33, "kv_len": 17, "d_v": 16, "sigma": 2.0**-8}
+    rows = attend("soundness/uniform-rows", "x", "NUM-2", sinks=np.array([-1.0, 2.0]), **near)
+    yield gradient(rows, grad_output=round_to_bits(positive))
     sinks, bias = np.array([-np.inf, 1.0, 350.0]), np.where(np.arange(7) < 6, 0.0, -340.0)[None]
     yield gradient(attend("soundness/sinks", "x", "NUM-2", sinks=sinks, attn_bias=bias))
     yield attend("soundness/tiny", "x", "NUM-2", attn_bias=bias, sinks=sinks, return_weights=True)
