@@ -63,6 +63,7 @@ def problem_of(name, layer=False, heads=2, kv_heads=1, n=2, m=3, past=1, sigma=1
 
 _BIAS = Draws("gradient-bounds/given").gauss(2, 3, sigma=2.0)
 _MASK = np.array([[True, False, True], [True, True, True]])
+_WIDE = np.abs(Draws("gradient-bounds/wide").gauss(B, 3, 3, bits=24)) + 1.0
 PROBLEMS = {
     "plain": problem_of("plain"),
     "peaked": problem_of("peaked", sigma=2.5),
@@ -80,6 +81,16 @@ PROBLEMS = {
         sinks=np.array([0.5, -1.0]),
     ),
     "layer": problem_of("layer", layer=True, past=0),
+    # projected values that nearly cancel, of which a sink's gradient has the errors
+    "layer-sinks": problem_of(
+        "layer-sinks",
+        layer=True,
+        past=0,
+        value=_WIDE,
+        w_v=np.full((1, 3, 2), 8.0),
+        b_v=1.0 - np.full((1, 2), np.round(8.0 * _WIDE.sum(axis=-1).mean())),
+        sinks=np.array([-1.0, 0.0]),
+    ),
     "layer-past": problem_of("layer-past", layer=True, attn_bias=_BIAS),
 }
 

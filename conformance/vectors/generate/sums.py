@@ -9,6 +9,8 @@ from conformance.vectors.generate.problem import Array, Bools
 
 SUM_RMS = 0.4
 """RMS error of an n-term sum over u sqrt(n) |sum|, measured."""
+SEVERAL = 2.0
+"""Mean size of a group of weights that round alike, from which on it counts."""
 FINEST = 2.0**-40
 """Logits that are closer count as equal even in float64, whose own roundings lie between."""
 
@@ -68,14 +70,23 @@ def ties(logits: Array, visible: Bools, unit: float) -> Ties:
     return Ties(group, found, coherence)
 
 
-def alike_in_all(logarithms: Array, visible: Bools, unit: float) -> tuple[npt.NDArray[np.intp], float, float]:
-    """Groups the weights that may round alike, in whatever row; the mean size of a group; the RMS of its error.
+@dataclass(frozen=True)
+class Alike:
+    """Which weights may have one and the same error when they are rounded, in whatever row they stand."""
 
-    Any shape. A group spans half a place, which is 4 of the quarters above: where in it they lie decides. Where
-    nearly all weights are of one, their error averages out nowhere: it counts with its largest size, sqrt(3) times
-    the RMS of a rounding.
-    """
+    group: npt.NDArray[np.intp]  # as the weights: which error each has
+    any: bool  # whether groups of several are the rule
+    largest: float  # RMS of an error over that of a rounding: sqrt(3), its largest size, where most share one
+
+    @property
+    def transposed(self) -> "Alike":
+        """Of the weights with keys before rows."""
+        return Alike(self.group.swapaxes(-1, -2), self.any, self.largest)
+
+
+def alike_in_all(logarithms: Array, visible: Bools, unit: float) -> Alike:
+    """Groups weights of any shape. A group spans `unit` as a relative distance: where in it they lie decides."""
     found = ties(logarithms.reshape(1, -1), visible.reshape(1, -1), 4 * unit)
     size = float(found.coherence[0, 0])
-    flat = size >= visible.sum() / 2
-    return found.group.reshape(visible.shape), size, float(np.sqrt(3)) if flat else 1.0
+    shared = size >= max(SEVERAL, visible.sum() / 2)
+    return Alike(found.group.reshape(visible.shape), size >= SEVERAL, float(np.sqrt(3)) if shared else 1.0)

@@ -1,6 +1,7 @@
 """Errors of the logits, as exponents of the softmax."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -43,10 +44,23 @@ class Softmax:
     scale: float
     top: Array  # [rows, 1]
     lse: Array  # [rows, 1], zero for an empty row
-    ties: Ties  # keys whose logits round alike
-    alike: Ties  # keys whose weights round alike
+    logits: Array
+    unit: float  # of the errors of the logits
+    weights_unit: float  # of the weights
 
-    @property
+    @cached_property
+    def ties(self) -> Ties:
+        """Keys whose logits round alike."""
+        return ties(self.logits, self.visible, self.unit)
+
+    @cached_property
+    def alike(self) -> Ties:
+        """Keys whose weights round alike."""
+        logarithms = np.where(self.visible, self.logits - self.lse, 0.0)
+        largest = alike_in_all(logarithms, self.visible, self.weights_unit).largest
+        return replace(ties(self.logits, self.visible, self.weights_unit), largest=largest)
+
+    @cached_property
     def spread(self) -> Array:
         """Six RMS errors of the log of a weight, which is what rule 1 lets through."""
         shared = self.query_variance @ (self.key**2).T * (self.scale * self.slope) ** 2
@@ -55,7 +69,7 @@ class Softmax:
         common = common + self.sink_weight**2 * self.sink_variance
         return np.where(self.visible, np.minimum(6 * np.sqrt(variance + common), LARGEST_SPREAD), 0.0)
 
-    @property
+    @cached_property
     def steepening(self) -> Array:
         """By how much exp of such an error exceeds the error: expm1(x) / x."""
         spread = self.spread
@@ -125,7 +139,6 @@ def softmax_of(
         logits = logits + bias
         worst = worst + (u_l + u_a) * np.abs(logits) + u_l * np.abs(bias)
         variance = variance + u_l**2 / 3 * logits**2
-    unit = max(policy.storage, policy.operand)
     top, lse = (finite(x) for x in (a.top[b, h], a.lse[b, h][:, None]))
     logits = np.where(visible, logits, 0.0)
     depth = np.where(visible, lse - logits, 0.0)  # >= top - logits: weights may be made as exp(logit - lse)
@@ -155,8 +168,9 @@ def softmax_of(
         scale=c,
         top=top,
         lse=lse,
-        ties=ties(logits, visible, max(u_a, u_l)),
-        alike=replace(ties(logits, visible, unit), largest=alike_in_all(-depth, visible, unit)[2]),
+        logits=logits,
+        unit=max(u_a, u_l),
+        weights_unit=max(policy.storage, policy.operand),
     )
 
 

@@ -15,7 +15,7 @@ from conformance.vectors.generate.problem import Array, Problem, finite
 
 @dataclass(frozen=True)
 class _Remainders:
-    """By query head, squared: rows err on their own. The keys of one row may err together."""
+    """By query head, squared: rows err on their own. The keys of a row err together in what is a sum over them."""
 
     logits: Array  # [B, H, rows, kv_len]
     sinks: Array  # [B, H, rows]
@@ -65,7 +65,7 @@ def _remainders(problem: Problem, a: Approximation, d: Backward, policy: Policy)
         softmax = softmax_of(problem, a, policy, b, h, left, right)
         beyond[b, h] = softmax.spread * (softmax.steepening - 1) / 6
         weights[b, h] = softmax.weights
-        sinks[b, h] = np.abs(d.sinks[b, h]) * beyond[b, h].max(axis=-1, initial=0.0)
+        sinks[b, h] = np.abs(d.sinks[b, h]) * (weights[b, h] * beyond[b, h]).sum(axis=-1)
     c = abs(problem.multiplier)
     moved = weights * beyond
     logits = moved * np.abs(d.products - d.delta)

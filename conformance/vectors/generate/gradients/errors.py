@@ -31,7 +31,8 @@ class _Logits:
 
     balanced: Array  # E0, [rows, kv_len]: adds up to zero in each row
     own: Array  # E1, [rows, kv_len]: each on its own
-    common: Array  # eta, [rows, 1]: the error of Delta, times P
+    common: Array  # eta, [rows, 1]: the error of Delta but for what is in E0
+    passed: Array  # A + sum P G, [rows, 1]: the error of Delta that is in E0, which a sink has as well
     above: Array  # [rows, kv_len], the largest that P may be
     floor: Array  # [rows, kv_len], underflow
 
@@ -76,6 +77,8 @@ def head_errors(
     for_query = (
         np.einsum("nm,nmd->nd", error.balanced, np.abs(sloped - mean[:, None]))
         + (error.own * steepest + error.floor + rounded) @ abs_k
+        # where the slope is off as well, what balances does so no more
+        + ((error.balanced + error.above * error.common) * (steepest - slope)) @ abs_k
         + error.common * np.abs(mean)
         + ((keys + 2) * u_a + 2 * u_o + 2 * u_l) * size @ abs_k
         + (size + scores) @ (key.worst + eta * policy.eager * after_scale)
@@ -98,7 +101,7 @@ def head_errors(
     output = np.abs(softmax.weights @ value.value)
     return HeadErrors(
         logits=(error.total + u_s * gradient) * more,
-        sinks=_sink_error(softmax, policy, d.delta[place], error.common, rho)[:, 0] * more,
+        sinks=_sink_error(softmax, policy, d.delta[place], error.common + error.passed, rho)[:, 0] * more,
         query=(c * for_query + u_s * np.abs(d.query[place])) * more + floor * some,
         key=(c * for_key + u_s * np.abs(d.key[place])) * more + floor * reached,
         value=(for_value + u_s * np.abs(d.value[place])) * more + eta * reached,
@@ -137,7 +140,8 @@ def _logits(
     formed = ((width * u_a + 2 * u_o) * abs_g @ abs_v.T + 2 * u_l * products + width * eta_a) * seen
     formed = formed + eta * policy.eager * seen
     balanced = error * away + rho * gradient
-    balanced = balanced + above * (shift + operand + (p * operand).sum(axis=-1, keepdims=True))
+    passed = shift + (p * operand).sum(axis=-1, keepdims=True)
+    balanced = balanced + above * (operand + passed)
     own = above * (formed + (2 * u_a + u_l) * (products + delta) + u_l * away)
     own = own + (4 * u_a + u_s + 3 * u_l) * gradient
 
@@ -153,7 +157,8 @@ def _logits(
     stored = stored + (abs_g * (lost * seen @ abs_v + 2 * eta)).sum(axis=-1, keepdims=True)
     common = np.maximum(summed, stored) + (p * formed).sum(axis=-1, keepdims=True)
     floor = (eta * (1 + policy.eager * 2) + (policy.eager * lost + eta_a) * away + 2 * eta_a) * seen
-    return _Logits(balanced, own, common * seen.max(axis=-1, keepdims=True, initial=0.0), above, floor)
+    some = seen.max(axis=-1, keepdims=True, initial=0.0)
+    return _Logits(balanced, own, common * some, passed * some, above, floor)
 
 
 def _slope_error(problem: Problem, softmax: Softmax, policy: Policy) -> Array:
@@ -168,14 +173,13 @@ def _slope_error(problem: Problem, softmax: Softmax, policy: Policy) -> Array:
     return np.where(softmax.visible, np.minimum(moved + own, 1.0), 0.0)
 
 
-def _sink_error(softmax: Softmax, policy: Policy, delta: Array, common: Array, rho: Array) -> Array:
-    """The sink as one more key whose product is zero. [rows, 1]."""
+def _sink_error(softmax: Softmax, policy: Policy, delta: Array, of_delta: Array, rho: Array) -> Array:
+    """The sink as one more key whose product is zero; `of_delta` is the error of Delta. [rows, 1]."""
     p, growth = softmax.sink_weight, softmax.sink_growth
     moved = (softmax.weights * softmax.growth).sum(axis=-1, keepdims=True)
     error = np.minimum(p * ((1 - p) * growth + moved) / softmax.denominator, np.maximum(p, 1 - p)) * (p > 0)
     away = np.abs(delta)
-    shift = np.minimum(moved / softmax.denominator, 1.0) * away
     rounded = rho + 4 * policy.accumulation + policy.storage + 3 * policy.stored_logits
     eta, eta_a = policy.underflow, policy.accumulation_underflow
     floor = eta * (1 + policy.eager) + (policy.eager * weights_floor(policy) + eta_a) * away + 2 * eta_a
-    return error * away + (p + error) * (common + shift) + rounded * p * away + floor * (p > 0)
+    return error * away + (p + error) * of_delta + rounded * p * away + floor * (p > 0)

@@ -9,26 +9,13 @@ import numpy.typing as npt
 
 from conformance.vectors.generate.draws import round_to_bits
 from conformance.vectors.generate.problem import Array
-from conformance.vectors.generate.sums import SUM_RMS
+from conformance.vectors.generate.sums import SUM_RMS, Alike
 
 STEP = 2.0**-14
 """Small enough for errors to be linear in it, large enough for the float64 of any machine to agree on them."""
 
 Kind = Literal["none", "storage", "eager", "accumulation", "operand", "drift"]
 """Sites that are rounded to the dtype always, or where eager; float32 arithmetic; matmul operands, and their drift."""
-
-
-@dataclass(frozen=True)
-class Alike:
-    """Weights that have one and the same error when they are rounded."""
-
-    group: npt.NDArray[np.intp]  # [B, H, rows, kv_len], for each weight, which error it has
-    largest: float  # RMS of that error over the RMS of a rounding
-
-    @property
-    def transposed(self) -> "Alike":
-        """Of the weights with keys before rows."""
-        return Alike(self.group.swapaxes(-1, -2), self.largest)
 
 
 @dataclass
@@ -38,7 +25,9 @@ class Noise:
     kind: Kind
     draws: int
     seed: str
-    bits: int = 53  # significant bits of a matmul operand, which holds some operands exactly
+    bits: int = (
+        53  # significant bits of what is rounded; those of a matmul operand hold some operands exactly
+    )
     _words: random.Random = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

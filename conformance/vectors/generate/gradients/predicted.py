@@ -1,16 +1,20 @@
 """s of every gradient: the RMS of what randomly drawn roundings do to it, combined for each policy."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from conformance.dtypes import UNIT_ROUNDOFF
+from conformance.names import DTYPES
 from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.gradients.noise import STEP, Alike, Kind, Noise
+from conformance.vectors.generate.gradients.noise import STEP, Kind, Noise
 from conformance.vectors.generate.gradients.simulate import alike_weights, simulate
 from conformance.vectors.generate.policies import OPERAND_ROUNDOFF, Policy
 from conformance.vectors.generate.problem import Array, Problem
+from conformance.vectors.generate.sums import Alike
 
 DRAWS = 128
 """Of each kind of place, and for each of the two ways to form Delta."""
@@ -18,7 +22,7 @@ AT_ONCE = 1 << 19
 """Elements of the logits, over all draws, that are simulated at once."""
 Site = tuple[Kind, int]
 """A kind of site, and the bits of what is rounded there: some operands are exact in them, some weights round alike."""
-STORED_BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
+STORED_BITS = {dtype: round(-math.log2(unit)) for dtype, unit in UNIT_ROUNDOFF.items() if dtype in DTYPES}
 """Significant bits of what is stored: numbers that are closer round alike."""
 
 
@@ -40,7 +44,7 @@ class Responses:
         }
         names = self.rms["accumulation", 53]
         return {
-            name: _root([size * self.rms[kind][name] for kind, size in sizes.items() if size])
+            name: _root([size * self.rms[site][name] for site, size in sizes.items() if size])
             for name in names
         }
 

@@ -5,13 +5,11 @@ import math
 import numpy as np
 
 from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.gradients.noise import Alike, Noise
+from conformance.vectors.generate.gradients.noise import Noise
 from conformance.vectors.generate.problem import Array, Bools, Problem, finite
-from conformance.vectors.generate.sums import alike_in_all, ties
+from conformance.vectors.generate.sums import Alike, alike_in_all, ties
 
 _T = (-1, -2)
-SEVERAL = 2.0
-"""Mean size of a group of weights that round alike, from which on it counts."""
 
 
 def simulate(
@@ -38,6 +36,8 @@ def simulate(
     again = weights
     if noise.kind in ("accumulation", "operand"):
         again = _softmax(problem, a, noise, query, key, alike, coherence)[0]
+    recomputed = _recomputed(noise, a)
+    weights, sink = weights * recomputed, sink * recomputed[..., 0]
     output = noise.product(noise.store(again, alike), value, (False, held), alike, coherence)
     stored = noise.store(output)
 
@@ -73,7 +73,9 @@ def simulate(
     if problem.has_bias:
         found["attn_bias"] = noise.store(_to_bias(problem, noise, d_logits, bias_shape))
     if a.sinks is not None:
-        found["sinks"] = noise.store(noise.total(-noise.compute(sink * delta[..., 0], 3.0), (0, 2)))
+        shares = noise.eager(noise.compute(-sink * delta[..., 0], 3.0))
+        shares = noise.eager(noise.total(shares, (2,)))
+        found["sinks"] = noise.store(_together(noise, shares, 0, len(problem.rows)))
     if problem.layer:
         for name, gradient in (("query", d_query), ("key", d_key), ("value", d_value)):
             found |= _projected(noise, given, exact, name, gradient)
@@ -105,8 +107,8 @@ def _heads(
 
 def alike_weights(problem: Problem, a: Approximation, bits: int) -> Alike | None:
     """The weights that may have one and the same error when they are rounded to so many bits, if there are several."""
-    group, size, largest = alike_in_all(*_logarithms(problem, a), 2.0**-bits)
-    return Alike(group, largest) if size >= SEVERAL else None
+    found = alike_in_all(*_logarithms(problem, a), 2.0**-bits)
+    return found if found.any else None
 
 
 def _coherence(problem: Problem, a: Approximation) -> Array:
@@ -135,12 +137,12 @@ def _softmax(
     """Weights, the sink's weight [draws, B, H, rows] and 1 - tanh^2, with the roundings of the logits."""
     query, key = noise.eager(query), noise.eager(key)  # where both are scaled first
     scaled = noise.eager(noise.product(query, key.swapaxes(*_T)) * problem.multiplier)
-    scaled = noise.eager(noise.compute(scaled), alike)
+    scaled = noise.eager(noise.compute(scaled), alike if problem.softcap is None else None)
     logits, slope = scaled, np.ones((1, 1, 1, 1, 1))
     if problem.softcap is not None:
-        steep = noise.eager(np.tanh(noise.eager(scaled) / problem.softcap))
+        steep = noise.eager(np.tanh(noise.eager(scaled) / problem.softcap), alike)
         steep = noise.compute(steep, 4.0)
-        logits = noise.eager(problem.softcap * steep)
+        logits = noise.eager(problem.softcap * steep, alike)
         slope = noise.eager(1 - steep**2)
     if problem.has_bias:
         logits = noise.eager(noise.compute(logits + problem.bias), alike)
@@ -160,11 +162,15 @@ def _softmax(
         sink = sink[..., 0]
     some: Bools = np.any(problem.visible, axis=-1)
     total = np.where(some[..., None], total, 1.0)
-    lse = finite(a.lse)[..., None]
-    kept = (4 * np.abs(lse - top[0]) + np.abs(top[0]) + np.abs(lse))[None]  # exp(logit - lse), stored as two
-    total = noise.shift(noise.compute(total, 3.0), total * kept)
+    total = noise.eager(noise.compute(total, 3.0))
     weights = noise.eager(raised / total, alike)
-    return weights, np.where(some, sink / total[..., 0], 0.0), slope
+    return weights, noise.eager(np.where(some, sink / total[..., 0], 0.0)), slope
+
+
+def _recomputed(noise: Noise, a: Approximation) -> Array:
+    """What a row's weights change by as exp(logit - lse), whose two parts were stored. [draws, B, H, rows, 1]."""
+    top, lse = finite(a.top)[None], finite(a.lse)[None, ..., None]
+    return noise.shift(np.ones_like(lse), 2 * np.abs(lse - top) + np.abs(top) + 3 * np.abs(lse))
 
 
 def _grouped(problem: Problem, noise: Noise, x: Array) -> Array:
