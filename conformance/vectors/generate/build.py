@@ -20,6 +20,7 @@ from conformance.vectors.generate.oracle import golden
 from conformance.vectors.generate.policies import POLICY, Policy, policies
 from conformance.vectors.generate.problem import Limits, Problem, finite, pose
 from conformance.vectors.generate.signatures import signatures
+from conformance.vectors.generate.sums import last_rounding
 
 KEPT_BITS = 8
 """Significant bits of a stored W or s: enough for a tolerance, few enough to be the same on every machine."""
@@ -104,11 +105,11 @@ def _gradients(
 
     def limits_of(policy: Policy) -> dict[str, Limits]:
         limits = sensitivity.limits(policy)
-        for name, dtype in draft.dtype_of.items():
-            if name in limits:
-                limits[name] = stored_as(
-                    dtype, policy, limits[name], exact[name][0].reshape(limits[name][0].shape)
-                )
+        for name, (worst, rms) in limits.items():
+            numbers = exact[name][0].reshape(worst.shape)
+            limits[name] = worst, np.hypot(rms, last_rounding(numbers, policy.storage))
+            if name in draft.dtype_of:
+                limits[name] = stored_as(draft.dtype_of[name], policy, limits[name], numbers)
         return limits
 
     bounds = _bounds(shapes, _held(draft, problem, approximation, excluded), limits_of)

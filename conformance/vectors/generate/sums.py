@@ -15,9 +15,25 @@ FINEST = 2.0**-40
 """Logits that are closer count as equal even in float64, whose own roundings lie between."""
 
 
-def sum_variance(unit: float, count: Array | int, squares: Array, total: Array) -> Array:
-    """Variance of an n-term sum: squares = sum of squared terms, total = their sum."""
-    return (SUM_RMS * unit) ** 2 * count * (squares + total**2)
+def sum_variance(
+    unit: float, count: Array | float, squares: Array, total: Array, partial: Array | float = 0.0
+) -> Array:
+    """Variance of an n-term sum: squares = sum of squared terms, total = their sum, partial as below."""
+    return unit**2 * np.maximum(SUM_RMS**2 * count * (squares + total**2), partial / 3)
+
+
+def partial_sums(x: Array, y: Array) -> Array:
+    """Of each element of x @ y, the sum of squares of what a sum in order, or in reverse, comes to after each term.
+
+    Terms in disorder make it n / 2 sum of squares or less; where they rise, or come by sign, it is more.
+    """
+    total = x @ y
+    first, forward, backward = np.zeros_like(total), np.zeros_like(total), np.zeros_like(total)
+    for k in range(x.shape[-1]):
+        backward += (total - first) ** 2
+        first += x[..., :, k, None] * y[..., k, None, :]
+        forward += first**2
+    return np.maximum(forward, backward)
 
 
 @dataclass(frozen=True)
@@ -70,6 +86,15 @@ def ties(logits: Array, visible: Bools, unit: float) -> Ties:
     return Ties(group, found, coherence)
 
 
+def sum_coherence(logits: Array, visible: Bools, unit: float) -> Array:
+    """Mean size of the groups of keys whose weights a sum over the row rounds alike, [rows, 1].
+
+    What n terms come to is rounded n times as coarsely as one of them.
+    """
+    count = max(1, int(visible.sum(axis=-1).max(initial=1)))
+    return ties(logits, visible, count * unit).coherence
+
+
 @dataclass(frozen=True)
 class Alike:
     """Which weights may have one and the same error when they are rounded, in whatever row they stand."""
@@ -90,3 +115,11 @@ def alike_in_all(logarithms: Array, visible: Bools, unit: float) -> Alike:
     size = float(found.coherence[0, 0])
     shared = size >= max(SEVERAL, visible.sum() / 2)
     return Alike(found.group.reshape(visible.shape), size >= SEVERAL, float(np.sqrt(3)) if shared else 1.0)
+
+
+def last_rounding(result: Array, unit: float) -> Array:
+    """What the RMS of the last rounding lacks where most elements of a result are one number, and round alike."""
+    size = np.where(np.isfinite(result), np.abs(result), 0.0)
+    numbers = size[size > 0]
+    largest = alike_in_all(np.log(numbers), np.ones(numbers.shape, dtype=np.bool_), unit).largest
+    return unit * np.sqrt((largest**2 - 1) / 3) * size

@@ -15,6 +15,7 @@ from conformance.vectors.generate.bounds.softmax import softmax_of
 from conformance.vectors.generate.bounds.statistics import lse_limits, weights_limits
 from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array, Limits, Problem
+from conformance.vectors.generate.sums import last_rounding
 
 SQUARED_AWAY = 2.0**-480
 """Variances of errors below it may underflow in float64: W alone counts for them."""
@@ -44,6 +45,9 @@ def limits(
         for i, (worst, rms) in enumerate(outputs_of(problem, a, policy, b, heads)):
             place = b if problem.layer else (b, i)
             full["output"][0][place], full["output"][1][place] = worst, rms
+    for name, exact in (("output", a.output), ("lse", a.lse)):
+        worst, rms = full[name]
+        full[name] = worst, np.hypot(rms, last_rounding(exact, policy.storage))
     shown = {"output": a.output, "weights": a.weights, "lse": a.lse}
     return {name: _where_finite(full[name], shown.get(name)) for name in wanted}
 

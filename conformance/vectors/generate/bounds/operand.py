@@ -7,7 +7,7 @@ import numpy as np
 from conformance.vectors.generate.draws import round_to_bits
 from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array, Limits, Problem, finite
-from conformance.vectors.generate.sums import sum_variance
+from conformance.vectors.generate.sums import partial_sums, sum_variance
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _projection(x: Array, w: Array, bias: Array, has_bias: bool, policy: Policy)
     )
     squares = x**2 @ w**2
     variance = (
-        sum_variance(policy.accumulation, width, squares, product)
+        sum_variance(policy.accumulation, width, squares, product, partial_sums(x, w))
         + rounded * policy.operand**2 / 3 * squares
         + (rounded * policy.drift * product) ** 2
         + policy.storage**2 / 3 * (product**2 * has_bias + result**2)

@@ -6,7 +6,7 @@ from conformance.vectors.generate.approximate import Approximation
 from conformance.vectors.generate.bounds.product import Head
 from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Limits, Problem, finite
-from conformance.vectors.generate.sums import sum_variance
+from conformance.vectors.generate.sums import partial_sums, sum_variance
 
 
 def outputs_of(problem: Problem, a: Approximation, policy: Policy, b: int, heads: list[Head]) -> list[Limits]:
@@ -26,6 +26,9 @@ def outputs_of(problem: Problem, a: Approximation, policy: Policy, b: int, heads
     product = output - bias
     terms = problem.num_heads * problem.d_v
     operands = 2 if policy.operand else 0
+    # the heads of one row side by side, [rows, H d_v]
+    side_by_side = finite(a.heads[b]).swapaxes(0, 1).reshape(output.shape[0], -1)
+    partial = partial_sums(side_by_side, problem.inputs["w_o"].reshape(-1, output.shape[-1]))
     magnitude = sum((head.magnitude for head in heads), np.zeros_like(output))
     squares = sum((head.squares for head in heads), np.zeros_like(output))
     floor = sum((head.floor for head in heads), np.zeros_like(output)) + 2 * policy.underflow
@@ -37,7 +40,7 @@ def outputs_of(problem: Problem, a: Approximation, policy: Policy, b: int, heads
     )
     variance = (
         sum((head.variance for head in heads), np.zeros_like(output))
-        + sum_variance(u_a, terms, squares, product)
+        + sum_variance(u_a, terms, squares, product, partial)
         + operands * policy.operand**2 / 3 * squares
         + (operands * policy.drift * product) ** 2
         + u_s**2 / 3 * (product**2 * has_bias + output**2)

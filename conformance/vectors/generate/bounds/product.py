@@ -9,7 +9,7 @@ from conformance.vectors.generate.bounds.softmax import Softmax
 from conformance.vectors.generate.bounds.statistics import weights_floor
 from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array
-from conformance.vectors.generate.sums import sum_variance
+from conformance.vectors.generate.sums import partial_sums, sum_variance
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,7 @@ def head_of(policy: Policy, softmax: Softmax, value: Operand, projection: Array 
         + (1.25 * n * u_a + operands * policy.operand) * (absolute @ abs_w)
     )
     moved = _logit_variance(softmax, u, average)
-    common = sum_variance(
-        u_a, n * softmax.ties.coherence, (p**2).sum(axis=-1, keepdims=True), np.ones_like(n)
-    )
+    common = sum_variance(u_a, n * softmax.coherence, (p**2).sum(axis=-1, keepdims=True), np.ones_like(n))
     products = p**2 @ v**2
     variance: Array = (
         moved
@@ -54,7 +52,7 @@ def head_of(policy: Policy, softmax: Softmax, value: Operand, projection: Array 
         + (u_s**2 + policy.operand**2) / 3 * softmax.alike.spread(p[:, :, None] * u[None])
         + (p**2 @ value.variance) @ square_w
         + (
-            sum_variance(u_a, n * softmax.ties.coherence, products, z)
+            sum_variance(u_a, n * softmax.coherence, products, z, partial_sums(p, v))
             + value.rounded * policy.operand**2 / 3 * products
         )
         @ square_w

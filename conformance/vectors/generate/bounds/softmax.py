@@ -9,7 +9,14 @@ from conformance.vectors.generate.approximate import Approximation
 from conformance.vectors.generate.bounds.operand import Operand
 from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array, Bools, Problem, finite
-from conformance.vectors.generate.sums import Ties, alike_in_all, sum_variance, ties
+from conformance.vectors.generate.sums import (
+    Ties,
+    alike_in_all,
+    partial_sums,
+    sum_coherence,
+    sum_variance,
+    ties,
+)
 
 LARGEST_EXPONENT = 700.0
 """Beyond it the convex hull alone bounds the error, and exp overflows."""
@@ -39,6 +46,7 @@ class Softmax:
     slope: Array  # derivative of the logit by the scaled product: 1 - tanh^2, or 1
     entering: Array  # bound on the error of the scaled product that enters the softcap
     drift: Array  # mean error of the logits where operands are truncated
+    of_scale: Array  # what a relative error of the scale moves a logit by
     key: Array  # [kv_len, d_k]
     query_variance: Array  # [rows, d_k], errors that all keys of a row share
     scale: float
@@ -46,12 +54,18 @@ class Softmax:
     lse: Array  # [rows, 1], zero for an empty row
     logits: Array
     unit: float  # of the errors of the logits
+    sum_unit: float  # of their sums
     weights_unit: float  # of the weights
 
     @cached_property
     def ties(self) -> Ties:
         """Keys whose logits round alike."""
         return ties(self.logits, self.visible, self.unit)
+
+    @cached_property
+    def coherence(self) -> Array:
+        """How many terms of the sums of a row round alike. [rows, 1]."""
+        return sum_coherence(self.logits, self.visible, self.sum_unit)
 
     @cached_property
     def alike(self) -> Ties:
@@ -119,7 +133,7 @@ def softmax_of(
     )
     variance = (
         c**2 * q**2 @ key.variance.T
-        + sum_variance(u_a, d_k, squares, scaled)
+        + sum_variance(u_a, d_k, squares, scaled, c**2 * partial_sums(q, k.T))
         + (policy.operand**2 + u_l**2) / 3 * squares
         + 2 * u_l**2 / 3 * scaled**2
     )
@@ -163,6 +177,7 @@ def softmax_of(
         slope=slope,
         entering=entering,
         drift=np.where(visible, 2 * policy.drift * slope * scaled, 0.0),
+        of_scale=np.where(visible, slope * scaled, 0.0),
         key=k,
         query_variance=query.variance + (u_l**2 + policy.operand**2) / 3 * q**2,
         scale=c,
@@ -170,6 +185,7 @@ def softmax_of(
         lse=lse,
         logits=logits,
         unit=max(u_a, u_l),
+        sum_unit=u_a,
         weights_unit=max(policy.storage, policy.operand),
     )
 
@@ -177,7 +193,7 @@ def softmax_of(
 def stored_lse(softmax: Softmax, policy: Policy) -> Array:
     """What storing the maximum and the logarithm of the sum costs the lse. [rows, 1]."""
     u_a = policy.accumulation
-    return 2 * u_a * np.abs(softmax.lse - softmax.top) + u_a * (np.abs(softmax.top) + np.abs(softmax.lse))
+    return 4 * u_a * np.abs(softmax.lse - softmax.top) + u_a * (np.abs(softmax.top) + np.abs(softmax.lse))
 
 
 def recomputed(softmax: Softmax, policy: Policy) -> Array:

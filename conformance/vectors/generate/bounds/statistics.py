@@ -20,7 +20,7 @@ def weights_floor(policy: Policy) -> float:
 
 def _normaliser_variance(softmax: Softmax, policy: Policy) -> Array:
     squares = (softmax.weights**2).sum(axis=-1, keepdims=True)
-    count = softmax.count * softmax.ties.coherence
+    count = softmax.count * softmax.coherence
     total = sum_variance(policy.accumulation, count, squares, np.ones_like(squares))
     return total + (3 * policy.accumulation) ** 2 + 2 * policy.stored_logits**2 / 3
 
@@ -73,6 +73,10 @@ def lse_limits(softmax: Softmax, policy: Policy) -> Limits:
     variance = variance + (mean**2 * softmax.query_variance).sum(axis=-1, keepdims=True)
     variance = variance + _normaliser_variance(softmax, policy)
     variance = variance + stored**2 / 3 + policy.storage**2 / 3 * softmax.lse**2
-    variance = variance + (p * softmax.drift).sum(axis=-1, keepdims=True) ** 2
+    for moved, by in (
+        (softmax.drift, 1.0),
+        (softmax.of_scale, 2 * policy.accumulation),
+    ):  # one error for all logits
+        variance = variance + (by * (p * moved).sum(axis=-1, keepdims=True)) ** 2
     floor = policy.underflow
     return (worst * policy.second_order + floor)[:, 0], (np.sqrt(variance) + floor)[:, 0]

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from conformance.vectors.generate.draws import round_to_bits
 from conformance.vectors.generate.problem import Array
-from conformance.vectors.generate.sums import SUM_RMS, Alike
+from conformance.vectors.generate.sums import Alike, partial_sums, sum_variance
 
 STEP = 2.0**-14
 """Small enough for errors to be linear in it, large enough for the float64 of any machine to agree on them."""
@@ -53,9 +53,9 @@ class Noise:
         """A tensor that only an eager implementation stores in the dtype."""
         return self._relative(x, 1.0, alike) if self.kind == "eager" else x
 
-    def compute(self, x: Array, times: float = 1.0) -> Array:
+    def compute(self, x: Array, times: float = 1.0, alike: Alike | None = None) -> Array:
         """A float32 operation or function, so many roundings large."""
-        return self._relative(x, times) if self.kind == "accumulation" else x
+        return self._relative(x, times, alike) if self.kind == "accumulation" else x
 
     def shift(self, x: Array, by: Array) -> Array:
         """An absolute error of float32 arithmetic; `by` may be one for a whole row."""
@@ -69,24 +69,27 @@ class Noise:
             return result
         count = float(np.prod([x.shape[axis] for axis in places]))
         squares = (x[0] ** 2).sum(axis=axes)[None]
-        return result + self._of_sum(count * coherence, squares, result) * self._uniform(self._shape(result))
+        terms = np.moveaxis(x[0], axes, range(-len(axes), 0)).reshape(*squares.shape[1:], 1, -1)
+        partial = partial_sums(terms, np.ones((terms.shape[-1], 1)))[None, ..., 0, 0]
+        size = self._of_sum(count * coherence, squares, result, partial)
+        return result + size * self._uniform(self._shape(result))
 
     def product(
         self,
         x: Array,
         y: Array,
         exact: tuple[bool, bool] = (False, False),
-        alike: Alike | None = None,
+        alike: tuple[Alike | None, Alike | None] = (None, None),
         coherence: Array | float = 1.0,
     ) -> Array:
-        """A matrix product; `exact` says which operands any format holds, `alike` which numbers of x round alike.
+        """A matrix product; `exact` says which operands any format holds, `alike` which numbers of them round alike.
 
         coherence has the shape of the product, but for its last axis.
         """
         if self.kind == "operand":
             x, y = (
                 z if fixed else z * (1.0 + self._shared(z, same))
-                for z, fixed, same in zip((x, y), exact, (alike, None), strict=True)
+                for z, fixed, same in zip((x, y), exact, alike, strict=True)
             )
         if self.kind == "drift":
             x, y = (z if fixed else z * (1.0 + STEP) for z, fixed in zip((x, y), exact, strict=True))
@@ -94,9 +97,8 @@ class Noise:
         if self.kind != "accumulation":
             return result
         squares = (x[0] ** 2 @ y[0] ** 2)[None]
-        return result + self._of_sum(x.shape[-1] * coherence, squares, result) * self._uniform(
-            self._shape(result)
-        )
+        size = self._of_sum(x.shape[-1] * coherence, squares, result, partial_sums(x[0], y[0])[None])
+        return result + size * self._uniform(self._shape(result))
 
     def _shared(self, x: Array, alike: Alike | None) -> Array:
         """One number for each element, or for each group."""
@@ -104,9 +106,9 @@ class Noise:
         return own if alike is None else alike.largest * own.reshape(self.draws, -1)[:, alike.group]
 
     @staticmethod
-    def _of_sum(count: Array | float, squares: Array, total: Array) -> Array:
+    def _of_sum(count: Array | float, squares: Array, total: Array, partial: Array) -> Array:
         """The largest error of a uniform one with the RMS of an n-term sum (spec/numerics.md)."""
-        return SUM_RMS * np.sqrt(3.0 * count * (squares + total**2))
+        return np.sqrt(3.0 * sum_variance(1.0, count, squares, total, partial))
 
     def holds(self, x: npt.NDArray[np.float64]) -> bool:
         """Whether a matmul operand under the policy holds every number of an array."""

@@ -7,7 +7,7 @@ import numpy as np
 from conformance.vectors.generate.approximate import Approximation
 from conformance.vectors.generate.gradients.noise import Noise
 from conformance.vectors.generate.problem import Array, Bools, Problem, finite
-from conformance.vectors.generate.sums import Alike, alike_in_all, ties
+from conformance.vectors.generate.sums import Alike, alike_in_all, sum_coherence
 
 _T = (-1, -2)
 
@@ -38,16 +38,18 @@ def simulate(
         again = _softmax(problem, a, noise, query, key, alike, coherence)[0]
     recomputed = _recomputed(noise, a)
     weights, sink = weights * recomputed, sink * recomputed[..., 0]
-    output = noise.product(noise.store(again, alike), value, (False, held), alike, coherence)
+    output = noise.product(noise.store(again, alike), value, (False, held), (alike, None), coherence)
     stored = noise.store(output)
 
     cotangent = given["grad_output"]
     head, held_head = cotangent, exact["grad_output"]
     if problem.layer:
         w_o = given["w_o"].swapaxes(*_T)[:, None]
-        head = noise.store(noise.product(cotangent[:, :, None], w_o, (exact["grad_output"], exact["w_o"])))
+        head = noise.product(cotangent[:, :, None], w_o, (exact["grad_output"], exact["w_o"]))
         held_head = False
-    products = noise.eager(noise.product(head, value.swapaxes(*_T), (held_head, held)))
+    equal = _equal_rows(cotangent[0], head.shape[1:])  # as where the outputs are summed up
+    head = noise.store(head, equal) if problem.layer else head
+    products = noise.eager(noise.product(head, value.swapaxes(*_T), (held_head, held), (equal, None)))
     products = np.where(problem.visible, products, 0.0)
     if from_output:
         delta = noise.total(head * stored, (3,))[..., None]
@@ -67,7 +69,7 @@ def simulate(
     d_key = noise.eager(noise.product(d_scores.swapaxes(*_T), query))
     transposed = None if alike is None else alike.transposed
     kept = noise.store(weights, alike).swapaxes(*_T)
-    d_value = noise.eager(noise.product(kept, head, (False, held_head), transposed))
+    d_value = noise.eager(noise.product(kept, head, (False, held_head), (transposed, equal)))
     d_key, d_value = (noise.store(_grouped(problem, noise, x))[:, :, :, new] for x in (d_key, d_value))
     found = {"query": d_query, "key": d_key, "value": d_value}
     if problem.has_bias:
@@ -115,9 +117,8 @@ def _coherence(problem: Problem, a: Approximation) -> Array:
     """How many weights of a row are alike in float32, on average: terms of its sums. [B, H, rows, 1]."""
     logarithms, visible = _logarithms(problem, a)
     flat = (math.prod(visible.shape[:-1]), visible.shape[-1])
-    return ties(logarithms.reshape(flat), visible.reshape(flat), 2.0**-24).coherence.reshape(
-        *visible.shape[:-1], 1
-    )
+    found = sum_coherence(logarithms.reshape(flat), visible.reshape(flat), 2.0**-24)
+    return found.reshape(*visible.shape[:-1], 1)
 
 
 def _logarithms(problem: Problem, a: Approximation) -> tuple[Array, Bools]:
@@ -141,7 +142,8 @@ def _softmax(
     logits, slope = scaled, np.ones((1, 1, 1, 1, 1))
     if problem.softcap is not None:
         steep = noise.eager(np.tanh(noise.eager(scaled) / problem.softcap), alike)
-        steep = noise.compute(steep, 4.0)
+        # a function that is off is so by as much for nearly the same number
+        steep = noise.compute(steep, 4.0, alike_in_all(np.abs(steep[0]), problem.visible, 2.0**-22))
         logits = noise.eager(problem.softcap * steep, alike)
         slope = noise.eager(1 - steep**2)
     if problem.has_bias:
@@ -167,10 +169,25 @@ def _softmax(
     return weights, noise.eager(np.where(some, sink / total[..., 0], 0.0)), slope
 
 
+def _equal_rows(cotangent: Array, shape: tuple[int, ...]) -> Alike | None:
+    """Which elements of the heads' cotangents, [B, H, rows, d_v], are the same, since rows of the cotangent are."""
+    rows = cotangent.reshape(-1, cotangent.shape[-1])
+    _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    if len(first) == len(rows) or not rows.size:
+        return None
+    place = first[which.ravel()].reshape(
+        shape[0], -1, shape[2]
+    )  # [B, 1 or H, rows], of the first that is equal
+    if cotangent.ndim == 3:
+        batch, row = np.divmod(place, shape[2])
+        place = (batch * shape[1] + np.arange(shape[1])[:, None]) * shape[2] + row
+    return Alike(place[..., None] * shape[3] + np.arange(shape[3]), True, 1.0)
+
+
 def _recomputed(noise: Noise, a: Approximation) -> Array:
     """What a row's weights change by as exp(logit - lse), whose two parts were stored. [draws, B, H, rows, 1]."""
     top, lse = finite(a.top)[None], finite(a.lse)[None, ..., None]
-    return noise.shift(np.ones_like(lse), 2 * np.abs(lse - top) + np.abs(top) + 3 * np.abs(lse))
+    return noise.shift(np.ones_like(lse), 4 * np.abs(lse - top) + np.abs(top) + 3 * np.abs(lse))
 
 
 def _grouped(problem: Problem, noise: Noise, x: Array) -> Array:
