@@ -97,6 +97,18 @@ def _once_refused():
     near = {"batch": (1,), "heads": 2, "q_len": 33, "kv_len": 17, "d_v": 16, "sigma": 2.0**-8}
     rows = attend("soundness/uniform-rows", "x", "NUM-2", sinks=np.array([-1.0, 2.0]), **near)
     yield gradient(rows, grad_output=round_to_bits(positive))
+    ramp = np.linspace(-1.0, 1.0, 130)[:, None]
+    rising = round_to_bits(draws.gauss(1, 1, 130, 5, sigma=0.05) + ramp)
+    many = {"batch": (1,), "heads": 1, "q_len": 20, "kv_len": 130, "d_k": 8, "d_v": 5, "sigma": 0.5}
+    yield attend("soundness/rising", "x", "NUM-2", value=rising, **many)
+    turned = many | {"q_len": 130, "kv_len": 9}
+    yield gradient(attend("soundness/rising-cotangent", "x", "NUM-2", **turned), grad_output=rising)
+    key, value = np.abs(draws.gauss(1, 1, 257, 1)), draws.gauss(1, 1, 257, 5, sigma=0.05)
+    even = many | {"kv_len": 257, "d_k": 1, "key": key, "value": round_to_bits(value + 1.0)}
+    query = round_to_bits(np.abs(draws.gauss(1, 1, 20, 1)) + 0.5)
+    yield attend("soundness/even", "x", "NUM-2", query=query, scale=2.0**-18, **even)
+    ones = {"batch": (1,), "heads": 1, "q_len": 33, "kv_len": 4}
+    yield gradient(project("soundness/ones", "x", "NUM-2", **ones), grad_output=np.ones((1, 33, 9)))
     sinks, bias = np.array([-np.inf, 1.0, 350.0]), np.where(np.arange(7) < 6, 0.0, -340.0)[None]
     yield gradient(attend("soundness/sinks", "x", "NUM-2", sinks=sinks, attn_bias=bias))
     yield attend("soundness/tiny", "x", "NUM-2", attn_bias=bias, sinks=sinks, return_weights=True)

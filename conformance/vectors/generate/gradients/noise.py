@@ -1,5 +1,6 @@
 """Roundings drawn at random: each kind of rounding site, of relative size one, scaled down until errors are linear."""
 
+import math
 import random
 from dataclasses import dataclass, field
 from typing import Literal
@@ -67,10 +68,10 @@ class Noise:
         result: Array = x.sum(axis=places)
         if self.kind != "accumulation":
             return result
-        count = float(np.prod([x.shape[axis] for axis in places]))
+        count = math.prod(x.shape[axis] for axis in places)
         squares = (x[0] ** 2).sum(axis=axes)[None]
-        terms = np.moveaxis(x[0], axes, range(-len(axes), 0)).reshape(*squares.shape[1:], 1, -1)
-        partial = partial_sums(terms, np.ones((terms.shape[-1], 1)))[None, ..., 0, 0]
+        terms = np.moveaxis(x[0], axes, range(-len(axes), 0)).reshape(*squares.shape[1:], 1, count)
+        partial = partial_sums(terms, np.ones((count, 1)))[None, ..., 0, 0]
         size = self._of_sum(count * coherence, squares, result, partial)
         return result + size * self._uniform(self._shape(result))
 
