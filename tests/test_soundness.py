@@ -108,7 +108,7 @@ def _once_refused():
     query = round_to_bits(np.abs(draws.gauss(1, 1, 20, 1)) + 0.5)
     yield attend("soundness/even", "x", "NUM-2", query=query, scale=2.0**-18, **even)
     ones = {"batch": (1,), "heads": 1, "q_len": 33, "kv_len": 4}
-    yield gradient(project("soundness/ones", "x", "NUM-2", **ones), grad_output=np.ones((1, 33, 9)))
+    yield gradient(project("soundness/ones-3", "x", "NUM-2", **ones), grad_output=np.ones((1, 33, 9)))
     sinks, bias = np.array([-np.inf, 1.0, 350.0]), np.where(np.arange(7) < 6, 0.0, -340.0)[None]
     yield gradient(attend("soundness/sinks", "x", "NUM-2", sinks=sinks, attn_bias=bias))
     yield attend("soundness/tiny", "x", "NUM-2", attn_bias=bias, sinks=sinks, return_weights=True)
