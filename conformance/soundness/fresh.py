@@ -67,7 +67,19 @@ def draft(
     if backward:
         kept = {key: value for key, value in drawn.options.items() if not key.startswith("return_")}
         drawn = gradient(replace(drawn, options=kept), sigma=rng.choice(COTANGENTS), bits=significant)
+    drawn = _in_order(drawn, rng) if rng.random() < 0.25 else drawn
     return _one_exact(drawn, rng) if rng.random() < 0.5 else drawn
+
+
+def _in_order(drawn: Draft, rng: random.Random) -> Draft:
+    """One operand that rises with the token, so that sums over tokens do before they fall; or a cotangent of ones."""
+    name = rng.choice([name for name in ("query", "key", "value", "grad_output") if name in drawn.inputs])
+    ones = name == "grad_output" and rng.random() < 0.5
+    numbers = drawn.inputs[name]
+    return replace(
+        drawn,
+        inputs={**drawn.inputs, name: np.ones_like(numbers) if ones else np.sort(numbers, axis=-2)},
+    )
 
 
 def _one_exact(drawn: Draft, rng: random.Random) -> Draft:
@@ -99,7 +111,7 @@ def _forward(
         lengths = [rng.randint(0, kv_len) for _ in range(math.prod(batch))]
         given["kv_lengths"] = np.array(lengths, np.int64).reshape(batch)
     if "scale" in options:
-        given["scale"] = rng.choice((0.3, -0.7, 1.0, 0.05))
+        given["scale"] = rng.choice((0.3, -0.7, 1.0, 0.05, 2.0**-16))
     if "softcap" in options:
         given["softcap"] = rng.choice((0.5, 2.0, 30.0))
     if "sinks" in options:
