@@ -73,10 +73,8 @@ def lse_limits(softmax: Softmax, policy: Policy) -> Limits:
     variance = variance + (mean**2 * softmax.query_variance).sum(axis=-1, keepdims=True)
     variance = variance + _normaliser_variance(softmax, policy)
     variance = variance + stored**2 / 3 + policy.storage**2 / 3 * softmax.lse**2
-    for moved, by in (
-        (softmax.drift, 1.0),
-        (softmax.of_scale, 2 * policy.accumulation),
-    ):  # one error for all logits
-        variance = variance + (by * (p * moved).sum(axis=-1, keepdims=True)) ** 2
+    # errors that all logits share: of truncated operands, and of the scale
+    for moved in (softmax.drift, 2 * policy.accumulation * softmax.of_scale):
+        variance = variance + (p * moved).sum(axis=-1, keepdims=True) ** 2
     floor = policy.underflow
     return (worst * policy.second_order + floor)[:, 0], (np.sqrt(variance) + floor)[:, 0]

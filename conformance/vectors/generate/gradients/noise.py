@@ -26,9 +26,7 @@ class Noise:
     kind: Kind
     draws: int
     seed: str
-    bits: int = (
-        53  # significant bits of what is rounded; those of a matmul operand hold some operands exactly
-    )
+    bits: int = 53  # significant bits of what is rounded; some operands are exact in them
     _words: random.Random = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

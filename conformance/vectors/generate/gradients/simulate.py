@@ -175,9 +175,8 @@ def _equal_rows(cotangent: Array, shape: tuple[int, ...]) -> Alike | None:
     _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     if len(first) == len(rows) or not rows.size:
         return None
-    place = first[which.ravel()].reshape(
-        shape[0], -1, shape[2]
-    )  # [B, 1 or H, rows], of the first that is equal
+    # of the first row that is equal, [B, 1 or H, rows]
+    place = first[which.ravel()].reshape(shape[0], -1, shape[2])
     if cotangent.ndim == 3:
         batch, row = np.divmod(place, shape[2])
         place = (batch * shape[1] + np.arange(shape[1])[:, None]) * shape[2] + row
