@@ -52,9 +52,9 @@ class Noise:
         """A tensor that only an eager implementation stores in the dtype."""
         return self._relative(x, 1.0, alike) if self.kind == "eager" else x
 
-    def compute(self, x: Array, times: float = 1.0, alike: Alike | None = None) -> Array:
+    def compute(self, x: Array, times: float = 1.0) -> Array:
         """A float32 operation or function, so many roundings large."""
-        return self._relative(x, times, alike) if self.kind == "accumulation" else x
+        return self._relative(x, times) if self.kind == "accumulation" else x
 
     def shift(self, x: Array, by: Array) -> Array:
         """An absolute error of float32 arithmetic; `by` may be one for a whole row."""

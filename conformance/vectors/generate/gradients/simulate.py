@@ -142,8 +142,7 @@ def _softmax(
     logits, slope = scaled, np.ones((1, 1, 1, 1, 1))
     if problem.softcap is not None:
         steep = noise.eager(np.tanh(noise.eager(scaled) / problem.softcap), alike)
-        # a function that is off is so by as much for nearly the same number
-        steep = noise.compute(steep, 4.0, alike_in_all(np.abs(steep[0]), problem.visible, 2.0**-22))
+        steep = noise.compute(steep, 4.0)
         logits = noise.eager(problem.softcap * steep, alike)
         slope = noise.eager(1 - steep**2)
     if problem.has_bias:
