@@ -8,7 +8,7 @@ from conformance.vectors.generate.approximate import approximate
 from conformance.vectors.generate.draws import Draws
 from conformance.vectors.generate.gradients.backward import backward
 from conformance.vectors.generate.gradients.noise import STEP, Noise
-from conformance.vectors.generate.gradients.simulate import simulate
+from conformance.vectors.generate.gradients.simulate import coherence_of, simulate
 from conformance.vectors.generate.gradients.worst import worst_gradients
 from conformance.vectors.generate.policies import POLICY
 from conformance.vectors.generate.problem import pose
@@ -102,9 +102,11 @@ def bias_shape(problem):
 def slopes(problem, a, kind, bits, from_output, left_out):
     """Sum over the places of one kind of what one rounding of size 1 does to each gradient."""
 
+    coherence = coherence_of(problem, a)
+
     def run(numbers):
         noise = Chosen(kind, numbers, bits, left_out)
-        found = simulate(problem, a, noise, bias_shape(problem), from_output)
+        found = simulate(problem, a, noise, bias_shape(problem), from_output, coherence)
         return noise.used, found
 
     used, exact = run(np.zeros((1, SITES)))

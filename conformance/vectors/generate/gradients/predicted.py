@@ -11,7 +11,7 @@ from conformance.dtypes import UNIT_ROUNDOFF
 from conformance.names import DTYPES
 from conformance.vectors.generate.approximate import Approximation
 from conformance.vectors.generate.gradients.noise import STEP, Kind, Noise
-from conformance.vectors.generate.gradients.simulate import alike_weights, simulate
+from conformance.vectors.generate.gradients.simulate import alike_weights, coherence_of, simulate
 from conformance.vectors.generate.policies import OPERAND_ROUNDOFF, Policy
 from conformance.vectors.generate.problem import Array, Problem
 from conformance.vectors.generate.sums import Alike
@@ -51,10 +51,13 @@ class Responses:
 
 def responses(problem: Problem, a: Approximation, bias_shape: tuple[int, ...], seed: str) -> Responses:
     """Simulates every kind of rounding on its own; the larger response of the two ways to form Delta."""
+    coherence = coherence_of(problem, a)
     alike = {bits: alike_weights(problem, a, bits) for bits in STORED_BITS.values()}
     rms: dict[Site, dict[str, Array]] = {}
     for from_output in (False, True):
-        run = partial(simulate, problem, a, bias_shape=bias_shape, from_output=from_output)
+        run = partial(
+            simulate, problem, a, bias_shape=bias_shape, from_output=from_output, coherence=coherence
+        )
         found = _responses(run, alike, max(1, problem.visible.size), f"{seed}:{from_output}")
         rms = found if not rms else {site: _larger(rms[site], found[site]) for site in found}
     return Responses(rms)

@@ -18,19 +18,20 @@ def simulate(
     noise: Noise,
     bias_shape: tuple[int, ...],
     from_output: bool,
+    coherence: Array,
     alike: Alike | None = None,
 ) -> dict[str, Array]:
     """Every gradient by argument name, [draws, ...]; batch axes flattened as in problem.inputs.
 
-    Delta is made of the stored output, or else of the products of weights and their gradients. `alike` says which
-    weights, of whatever rows, have one error where they are stored or are operands; without it each has its own.
+    Delta is made of the stored output, or else of the products of weights and their gradients. `coherence` is that of
+    sums over the keys of a row, [B, H, rows, 1]. `alike` says which weights, of whatever rows, have one error where
+    they are stored or are operands; without it each has its own.
     """
     given = {name: finite(x)[None] for name, x in problem.inputs.items()}
     exact = {name: noise.holds(x[0]) for name, x in given.items()}
     query, key, value = (_heads(problem, noise, given, exact, name) for name in ("query", "key", "value"))
     # query and key are not exact once one of them is scaled
     held = not problem.layer and exact["value"] and exact.get("past_value", True)
-    coherence = _coherence(problem, a)
     weights, sink, slope = _softmax(problem, a, noise, query, key, alike, coherence)
     # the logits of the stored output and those of the gradients may come from two passes
     again = weights
@@ -113,7 +114,7 @@ def alike_weights(problem: Problem, a: Approximation, bits: int) -> Alike | None
     return found if found.any else None
 
 
-def _coherence(problem: Problem, a: Approximation) -> Array:
+def coherence_of(problem: Problem, a: Approximation) -> Array:
     """How many weights of a row are alike in float32, on average: terms of its sums. [B, H, rows, 1]."""
     logarithms, visible = _logarithms(problem, a)
     flat = (math.prod(visible.shape[:-1]), visible.shape[-1])
