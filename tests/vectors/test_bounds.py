@@ -153,11 +153,12 @@ RANDOM = {
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: f"{p.dtype}-{p.name}")
 @pytest.mark.parametrize("name", RANDOM)
 def test_s_is_the_size_of_random_errors(name, policy):
-    # Below 1, since s has room for roundings that a given path does not make: 0.41 for the weights of float32.
+    # Below 1, since s has room for roundings that a given path does not make: 0.35 for the weights of float32, whose
+    # lse may be kept with a logarithm that is 4 u off.
     found = [s_share(RANDOM[name], policy, path) for path in PATHS]
     for output in NAMES:
         ratio = max(ratios[output] for ratios in found)
-        assert 0.4 <= ratio <= 1.6, (output, ratio)
+        assert 0.33 <= ratio <= 1.6, (output, ratio)
 
 
 # -- what has no error, and what has a simple one ------------------------------------------------

@@ -27,8 +27,8 @@ def outputs_of(problem: Problem, a: Approximation, policy: Policy, b: int, heads
     terms = problem.num_heads * problem.d_v
     operands = 2 if policy.operand else 0
     # the heads of one row side by side, [rows, H d_v]
-    side_by_side = finite(a.heads[b]).swapaxes(0, 1).reshape(output.shape[0], -1)
-    partial = partial_sums(side_by_side, problem.inputs["w_o"].reshape(-1, output.shape[-1]))
+    side_by_side = finite(a.heads[b]).swapaxes(0, 1).reshape(output.shape[0], terms)
+    partial = partial_sums(side_by_side, problem.inputs["w_o"].reshape(terms, output.shape[-1]))
     magnitude = sum((head.magnitude for head in heads), np.zeros_like(output))
     squares = sum((head.squares for head in heads), np.zeros_like(output))
     floor = sum((head.floor for head in heads), np.zeros_like(output)) + 2 * policy.underflow

@@ -171,9 +171,11 @@ def _softmax(
 
 def _equal_rows(cotangent: Array, shape: tuple[int, ...]) -> Alike | None:
     """Which elements of the heads' cotangents, [B, H, rows, d_v], are the same, since rows of the cotangent are."""
+    if not cotangent.size:
+        return None
     rows = cotangent.reshape(-1, cotangent.shape[-1])
     _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-    if len(first) == len(rows) or not rows.size:
+    if len(first) == len(rows):
         return None
     # of the first row that is equal, [B, 1 or H, rows]
     place = first[which.ravel()].reshape(shape[0], -1, shape[2])
