@@ -155,7 +155,7 @@ def softmax_of(
         variance = variance + u_l**2 / 3 * logits**2
     top, lse = (finite(x) for x in (a.top[b, h], a.lse[b, h][:, None]))
     logits = np.where(visible, logits, 0.0)
-    depth = np.where(visible, lse - logits, 0.0)  # >= top - logits: weights may be made as exp(logit - lse)
+    depth = np.where(visible, lse - logits, 0.0)  # >= top - logits, with the sink in the top or without
     exponential = 4 * u_a + u_l  # u_exp: the exponential itself, stored
     worst = worst + 2 * u_a * (np.abs(logits) + np.abs(top)) + u_l * np.abs(depth) + exponential
     variance = variance + (u_a**2 * (logits**2 + depth**2) + u_l**2 * depth**2 + (2 * u_a) ** 2 + u_l**2) / 3

@@ -149,7 +149,7 @@ def _softmax(
     if problem.has_bias:
         logits = noise.eager(noise.compute(logits + problem.bias), alike)
     top = finite(a.top)[None]
-    rest = finite(a.lse)[..., None] - top  # >= 0: what is stored may be the logit less the lse
+    rest = finite(a.lse)[..., None] - top  # >= 0, with the sink in the top or without
     fall = noise.shift(logits - top, np.sqrt(logits**2 + (logits - top - rest) ** 2))
     fall = np.where(problem.visible, noise.eager(fall - rest, alike) + rest, -np.inf)
     raised = noise.eager(noise.compute(np.exp(fall), 2.0), alike)
