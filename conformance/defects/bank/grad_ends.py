@@ -69,6 +69,23 @@ def _b_q_of_tokens(c: Call, name: str, x: Array, gradient: Array, weight: str, b
     return {**found, bias: narrow_sum(terms, 0, c.dtype)}
 
 
+def _no_batch_entries(c: Call) -> Call:
+    if 0 in c.batch:
+        raise ValueError("empty batch")
+    return c
+
+
+def _mean_times_count(empty: Callable[[Call], bool]) -> Change:
+    """NaN where there is nothing to take a mean of."""
+
+    def finish(c: Call, gradients: dict[str, Array]) -> dict[str, Array]:
+        found = R.finish_gradients(c, gradients)
+        summed = {"attn_bias", "sinks", *(n for n in found if n[:2] in ("w_", "b_"))}
+        return {n: np.full_like(x, np.nan) if n in summed and empty(c) else x for n, x in found.items()}
+
+    return {"finish_gradients": finish}
+
+
 NARROW = at(WIDE, "the dtype of the call is no narrower than float32")
 DEFECTS = (
     Defect("grad-logits-clamped-at-10000", "On the way back logits are clamped to plus and minus 10000.",
@@ -98,6 +115,15 @@ DEFECTS = (
            after("grad_bias", lambda c, x: np.zeros_like(x),
                  when=lambda c: c.layer and c.attn_bias.shape[-1] == 1),
            features=("attn_bias", "sinks")),
+    Defect("grad-empty-batch-refused",
+           "You refuse to give gradients of a batch of zero entries: those of what it shares are zero.",
+           ("GRAD-2", "SHAPE-9"), back({"accept": _no_batch_entries}), features=("empty",)),
+    Defect("grad-empty-batch-nan",
+           "The gradients of what an empty batch shares are NaN, as a mean over it is: they are zero.",
+           ("GRAD-2", "SHAPE-9"), _mean_times_count(lambda c: 0 in c.batch), features=("empty",)),
+    Defect("grad-no-queries-nan",
+           "Without queries the gradients of the weights are NaN, as a mean over them is: they are zero.",
+           ("GRAD-2", "SHAPE-9"), _mean_times_count(lambda c: c.q_len == 0), features=("empty",)),
     Defect("grad-width-beyond-64-lost", "The gradients of query and key end at a width of 64.", ("GRAD-1",),
            {**after("grad_query", _up_to(64)), **after("grad_key", _up_to(64))}),
     Defect("grad-value-width-beyond-64-lost", "The gradient of the value ends at a width of 64.", ("GRAD-1",),

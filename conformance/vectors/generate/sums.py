@@ -67,23 +67,30 @@ def ties(logits: Array, visible: Bools, unit: float) -> Ties:
     logits and visible are [rows, kv_len]. A group spans a quarter of the unit (spec/numerics.md).
     """
     width = max(unit / 4, FINEST)
-    group = np.zeros(logits.shape, dtype=np.intp)
+    order = np.lexsort((logits, ~visible), axis=-1)  # hidden keys last
+    ordered, seen = (np.take_along_axis(x, order, axis=-1) for x in (logits, visible))
+    starts = seen.copy()  # a new group at each key that is not close to the one before it
+    starts[:, 1:] &= ~(ordered[:, 1:] <= ordered[:, :-1] + width)
     coherence = np.ones((logits.shape[0], 1))
-    found = False
-    for i, seen in enumerate(visible):
-        keys = np.flatnonzero(seen)
-        keys = keys[np.argsort(logits[i, keys], kind="stable")]
-        ordered = logits[i, keys]
-        behind = np.searchsorted(ordered, ordered + width, side="right").tolist()
-        start, count = 0, 0
-        while start < len(keys):
-            group[i, keys[start : behind[start]]] = count
-            start, count = behind[start], count + 1
-        if 0 < count < len(keys):
-            found = True
-            sizes = np.bincount(group[i, keys])
-            coherence[i] = (sizes**2).sum() / sizes.sum()
-    return Ties(group, found, coherence)
+    tied = np.flatnonzero((starts != seen).any(axis=-1))
+    for i in tied:
+        keys = ordered[i, seen[i]]
+        _split(starts[i, : len(keys)], np.searchsorted(keys, keys + width, side="right"))
+        sizes = np.diff(np.append(np.flatnonzero(starts[i]), len(keys)))
+        coherence[i] = (sizes**2).sum() / sizes.sum()
+    group = np.zeros(logits.shape, dtype=np.intp)
+    np.put_along_axis(group, order, np.where(seen, np.cumsum(starts, axis=-1) - 1, 0), axis=-1)
+    return Ties(group, bool(len(tied)), coherence)
+
+
+def _split(starts: Bools, behind: npt.NDArray[np.intp]) -> None:
+    """Cuts chains of close keys into groups; behind is the first key that is too far from each to be in its group."""
+    ends = np.append(np.flatnonzero(starts[1:]) + 1, len(starts)).tolist()
+    for begin, end in zip(np.flatnonzero(starts).tolist(), ends, strict=True):
+        place = behind[begin]
+        while place < end:
+            starts[place] = True
+            place = behind[place]
 
 
 def sum_coherence(logits: Array, visible: Bools, unit: float) -> Array:

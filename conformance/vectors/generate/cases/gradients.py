@@ -104,6 +104,15 @@ def _plain() -> Iterator[Draft]:
     )
     yield drafted("no-queries", "No query: the gradients of key and value are zero.", "GRAD-2", q_len=0)
     yield drafted("no-keys", "No key: every row is empty.", "GRAD-2", "GRAD-4", kv_len=0)
+    yield drafted(
+        "no-batch-entries",
+        "A batch of zero: the gradients of a bias that it shares and of the sinks are zero.",
+        "SHAPE-9",
+        "GRAD-2",
+        batch=(0,),
+        attn_bias=Draws("gradient/no-batch-entries").gauss(1, 3, 5, 7),
+        sinks=_SINKS,
+    )
 
 
 def _masks() -> Iterator[Draft]:

@@ -97,6 +97,16 @@ def _layer() -> Iterator[Draft]:
         mask=mask,
     )
     yield _gradient("no-keys", "No key: b_o alone moves.", "GRAD-11", "GRAD-4", "GRAD-2", kv_len=0)
+    yield _gradient(
+        "no-queries", "No query: the gradients of every weight are zero.", "SHAPE-9", "GRAD-2", q_len=0
+    )
+    yield _gradient(
+        "no-batch-entries",
+        "A batch of zero: the gradients of every weight are zero.",
+        "SHAPE-9",
+        "GRAD-2",
+        batch=(0,),
+    )
     yield _gradient("causal", "Causal self-attention.", "GRAD-10", "GRAD-3", q_len=7, is_causal=True)
     yield _gradient(
         "lengths", "Lengths for each batch entry.", "GRAD-10", "GRAD-3", kv_lengths=np.array([4, 6])

@@ -106,6 +106,20 @@ def _projections() -> Iterator[Draft]:
         q_len=11,
     )
     yield project(
+        "projection/no-batch-entries",
+        "A layer with a batch of zero: the result is empty and has its shape.",
+        "SHAPE-9",
+        batch=(0,),
+        d_out=9,
+    )
+    yield project(
+        "projection/no-queries",
+        "A layer without queries: the result is empty and has its shape.",
+        "SHAPE-9",
+        q_len=0,
+        d_out=9,
+    )
+    yield project(
         "projection/two-batch-axes",
         "A layer with two batch axes.",
         "SHAPE-4",

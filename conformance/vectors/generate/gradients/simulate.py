@@ -228,4 +228,4 @@ def _projected(
 
 def _together(noise: Noise, x: Array, axis: int, terms: int) -> Array:
     """What holds a sum of so many terms in each place, summed over an axis as well: one sum of all terms."""
-    return noise.total(x, (axis,), terms) if x.shape[axis + 1] > 1 else np.take(x, 0, axis + 1)
+    return noise.total(x, (axis,), terms) if x.shape[axis + 1] != 1 else np.take(x, 0, axis + 1)

@@ -22,8 +22,7 @@ def worst_gradients(
     }
     found: dict[str, Array] = {}
     for name, _, _ in PROJECTIONS:
-        error = _stacked(problem, heads, name)
-        size = np.abs(getattr(d, name))
+        error, size = _stacked(heads, name, getattr(d, name)), np.abs(getattr(d, name))
         if name != "query":
             new = slice(problem.kv_len - problem.inputs["key"].shape[-2], None)
             error, size = (grouped(problem, x)[:, :, new] for x in (error, size))
@@ -34,13 +33,13 @@ def worst_gradients(
             found[name] = error
     if problem.has_bias:
         found["attn_bias"] = _bias(
-            problem, policy, _stacked(problem, heads, "logits"), np.abs(d.logits), bias_shape
+            problem, policy, _stacked(heads, "logits", d.logits), np.abs(d.logits), bias_shape
         )
     if a.sinks is not None:
-        error, size = _stacked(problem, heads, "sinks"), np.abs(d.sinks)
+        error, size = _stacked(heads, "sinks", d.sinks), np.abs(d.sinks)
         found["sinks"] = _summed(policy, error, size, (0, 2)) + policy.underflow * (size.sum(axis=(0, 2)) > 0)
     if problem.layer:
-        found |= _output(problem, a, policy, _stacked(problem, heads, "output"))
+        found |= _output(problem, a, policy, _stacked(heads, "output", a.heads))
     return found
 
 
@@ -64,10 +63,9 @@ def _head(
     return head_errors(problem, policy, d, place, softmax, (query, key, value), head)
 
 
-def _stacked(problem: Problem, heads: dict[tuple[int, int], HeadErrors], name: str) -> Array:
-    """One kind of error of all heads, [B, H, ...]."""
-    arrays = [getattr(errors, name) for errors in heads.values()]
-    return np.stack(arrays).reshape(problem.size, problem.num_heads, *arrays[0].shape)
+def _stacked(heads: dict[tuple[int, int], HeadErrors], name: str, values: Array) -> Array:
+    """One kind of error of all heads in the shape of what has it, [B, H, ...]; a batch may be empty."""
+    return np.array([getattr(errors, name) for errors in heads.values()]).reshape(values.shape)
 
 
 def grouped(problem: Problem, array: Array) -> Array:
