@@ -68,7 +68,8 @@ def ties(logits: Array, visible: Bools, unit: float) -> Ties:
     """
     width = max(unit / 4, FINEST)
     order = np.lexsort((logits, ~visible), axis=-1)  # hidden keys last
-    ordered, seen = (np.take_along_axis(x, order, axis=-1) for x in (logits, visible))
+    ordered = np.take_along_axis(logits, order, axis=-1)
+    seen = np.take_along_axis(visible, order, axis=-1)
     starts = seen.copy()  # a new group at each key that is not close to the one before it
     starts[:, 1:] &= ~(ordered[:, 1:] <= ordered[:, :-1] + width)
     coherence = np.ones((logits.shape[0], 1))

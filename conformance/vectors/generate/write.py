@@ -80,10 +80,10 @@ def _narrow(limit: Array) -> Array:
 def _golden(prefix: str, golden: Golden) -> tuple[dict[str, Array], dict[str, Any]]:
     tensors = {f"{prefix}:hi": golden.hi, f"{prefix}:lo": golden.lo}
     bounds: dict[str, dict[str, str]] = {}
+    named: dict[bytes, str] = {}  # what has the same bound shares its tensors
     for dtype, of in golden.bounds.items():
-        named: dict[int, str] = {}  # policies that share a bound share its tensors
         for policy, bound in of.items():
-            key = named.setdefault(id(bound.worst), f"{dtype}.{policy}")
+            key = named.setdefault(bound.worst.tobytes() + bound.rms.tobytes(), f"{dtype}.{policy}")
             bounds.setdefault(dtype, {})[policy] = key
             tensors[f"{prefix}:{key}:W"] = _narrow(bound.worst)
             tensors[f"{prefix}:{key}:s"] = _narrow(bound.rms)
