@@ -122,6 +122,9 @@ def bench(
         for path, what, text in ((json_path, "result", _json), (plot, "plot", bench_svg))
         if path is not None
     ]
+    for number, (file, _) in enumerate(files):
+        read = (("target", each.rpartition(":")[0]) for each in request.targets)
+        file.check_apart([*read, *((other.what, other.path) for other, _ in files[:number])])
     try:
         result = in_fresh_process(request)
     except OtherResultError as error:

@@ -89,6 +89,8 @@ def report(runs: tuple[Path, ...], html: Path | None) -> int:
     The parts of a run that --shard divided are joined.
     """
     file = None if html is None else OutFile(html, "page")
+    if file is not None:
+        file.check_apart(("report", path) for path in runs)
     joined = join([read_report(path) for path in runs])
     reports = joined.reports
     if file is not None:

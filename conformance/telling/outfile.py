@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from glob import escape
 from pathlib import Path
@@ -18,7 +19,7 @@ class OutFile:
     """
 
     def __init__(self, path: Path, what: str) -> None:
-        self._what, self._given = what, path
+        self.what, self._given = what, path
         try:
             self._try(path)
         except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links that go round in a circle
@@ -37,12 +38,24 @@ class OutFile:
         beside.unlink()
 
     def __str__(self) -> str:
-        return f"{self._what} {self._given}"
+        return f"{self.what} {self._given}"
 
     @property
     def path(self) -> Path:
         """The file itself, links resolved."""
         return self._path
+
+    def check_apart(self, others: Iterable[tuple[str, str | os.PathLike[str]]]) -> None:
+        """Sees to it that nothing which is read, or written as well, is written over; each has a word for it.
+
+        Raises:
+            UsageError: a file would be lost.
+        """
+        for what, path in others:
+            if os.path.realpath(path) == str(self._path):
+                raise UsageError(
+                    f"{self.what} {str(self._given)!r} is the {what} as well, which would be lost: give another name"
+                )
 
     def _opened(self) -> tuple[Path, IO[str]]:
         """The file that becomes the other one once it is whole: made anew, whatever lies or points there."""
@@ -78,7 +91,7 @@ class OutFile:
                 beside.unlink(missing_ok=True)
                 raise
         except OSError as error:
-            raise UsageError(f"{self._what} {self._path} cannot be written: {error.strerror}") from error
+            raise UsageError(f"{self.what} {self._path} cannot be written: {error.strerror}") from error
 
 
 def _runs(process: int) -> bool:

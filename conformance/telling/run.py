@@ -3,7 +3,7 @@
 import os
 import secrets
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -193,6 +193,7 @@ def prepare(
         if path is not None
     ]
     _check_reasons(files)
+    _check_apart(request, files, [*([file] if file else []), *(each for each, _ in others)])
     seed = fresh_seed(fresh)
     if files.baseline is not None:
         request = replace(request, baseline=read_baseline(Path(files.baseline)))
@@ -246,6 +247,22 @@ def _check_reasons(files: Files) -> None:
         raise UsageError(
             f"{path} is there already: give it as --baseline as well, so that its reasons are kept, or another name"
         )
+
+
+def _check_apart(request: Request, files: Files, written: Sequence[OutFile]) -> None:
+    """No output is a file that the run reads, nor another output; two inputs may be written over on purpose."""
+    source = request.target.rpartition(":")[0] if isinstance(request.target, str) else ""
+    read = [("target", each) for each in (source, *request.command) if each]
+    if files.baseline and not _same(files.baseline, files.write_baseline):
+        read.append(("baseline of the run", files.baseline))
+    if files.resume and not _same(files.resume, files.report or files.resume):
+        read.append(("report to go on with", files.resume))
+    for number, file in enumerate(written):
+        file.check_apart([*read, *((other.what, other.path) for other in written[:number])])
+
+
+def _same(one: FilePath, other: FilePath | None) -> bool:
+    return other is not None and os.path.realpath(one) == os.path.realpath(other)
 
 
 def _is_plain(target: Any) -> bool:
