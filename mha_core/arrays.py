@@ -9,7 +9,7 @@ from mha_core.result import Array
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 """The dtypes that operands may have, by name: NumPy knows bfloat16 by its name alone."""
-EXACT_IN_FLOAT32 = ("float32", "float16", "bfloat16")
+BEYOND_FLOAT32 = ("float64", "longdouble", "float96", "float128")
 
 
 _NAMESPACES: dict[type, Any] = {}
@@ -49,7 +49,7 @@ def cast(xp: Any, x: Array, dtype: Any) -> Array:
 
 def cast_bias(xp: Any, bias: Array, dtype: Any) -> Array:
     """`bias` in the dtype to compute in, where a finite number stays finite (ATT-9, DTYPE-3)."""
-    if dtype == xp.float32 and dtype_name(bias.dtype) not in EXACT_IN_FLOAT32:
+    if dtype == xp.float32 and dtype_name(bias.dtype) in BEYOND_FLOAT32:
         limit = float(xp.finfo(dtype).max)
         bias = xp.where(xp.isfinite(bias), xp.clip(bias, -limit, limit), bias)
     return cast(xp, bias, dtype)

@@ -93,7 +93,7 @@ def scaled_dot_product_attention(
         {"past_key": past_key, "past_value": past_value, "sinks": sinks},
     )
     sizes = head_sizes(query, key, value, options)
-    check_options(xp, query, options, sizes)
+    check_options(query, options, sizes)
     all_keys, all_values = with_past(xp, past_key, key), with_past(xp, past_value, value)
     with quiet(xp):
         result = attend(xp, query, all_keys, all_values, options, sizes)

@@ -83,7 +83,7 @@ def scaled_dot_product_attention_vjp(
         {"past_key": past_key, "past_value": past_value, "sinks": sinks},
     )
     sizes = head_sizes(query, key, value, options)
-    check_options(xp, query, options, sizes)
+    check_options(query, options, sizes)
     check_grad_output(grad_output, query, sizes.output)
     all_keys, all_values = with_past(xp, past_key, key), with_past(xp, past_value, value)
     heads = attend_vjp(xp, query, all_keys, all_values, grad_output, options, sizes)

@@ -108,7 +108,7 @@ def multi_head_attention(
         {**biases, "past_key": past_key, "past_value": past_value, "sinks": sinks},
     )
     sizes = layer_sizes(query, key, value, weights, biases, options)
-    check_options(xp, query, options, sizes)
+    check_options(query, options, sizes)
     inputs = (query, key, value)
     with quiet(xp):
         reached = reached_tokens(xp, inputs, options, sizes)

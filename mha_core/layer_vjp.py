@@ -100,7 +100,7 @@ def multi_head_attention_vjp(
         {**biases, "past_key": past_key, "past_value": past_value, "sinks": sinks},
     )
     sizes = layer_sizes(query, key, value, weights, biases, options)
-    check_options(xp, query, options, sizes)
+    check_options(query, options, sizes)
     check_grad_output(grad_output, query, (*query.shape[:-1], w_o.shape[-1]))
     inputs = (query, key, value)
     dtype = compute_dtype(xp, query.dtype)

@@ -41,7 +41,7 @@ def path(query: Array, key: Array, value: Array, **options: Any) -> str:
         {"past_key": given.past_key, "past_value": given.past_value, "sinks": given.sinks},
     )
     sizes = head_sizes(query, key, value, given)
-    check_options(xp, query, given, sizes)
+    check_options(query, given, sizes)
     if is_traced(xp, query):
         return "portable"
     heads = query, with_past(xp, given.past_key, key), with_past(xp, given.past_value, value)

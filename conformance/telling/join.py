@@ -1,6 +1,6 @@
 """The parts of a divided run as one report."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -11,6 +11,7 @@ from conformance.telling import summary
 from conformance.telling.record import place
 from conformance.telling.report import Report
 from conformance.telling.requirements import read_requirements
+from conformance.version import SUITE_VERSION
 
 NAMED = 8
 """Missing parts that are named: a report may say that it is one of a thousand million."""
@@ -24,12 +25,15 @@ class Joined:
     notes: tuple[str, ...]
 
 
-def join(reports: Iterable[Report]) -> Joined:
+def join(reports: Sequence[Report]) -> Joined:
     """Joins the reports whose runs differ in their shard alone; a missing part leaves the status incomplete."""
     parts: dict[str, list[Report]] = {}
     for number, report in enumerate(reports):
         parts.setdefault(_run(report) if _shard(report) else str(number), []).append(report)
-    joined, notes = [], []
+    joined: list[Report] = []
+    notes = [note for report in reports for note in _notes(report)]
+    if len({report.vectors_sha256 for report in reports}) > 1:
+        notes.append("not all reports are of the same vectors: their counts do not compare")
     for those in parts.values():
         shard = _shard(those[0])
         if shard is None:
@@ -40,6 +44,14 @@ def join(reports: Iterable[Report]) -> Joined:
             notes.append(f"{those[0].target.name}: part {missing} is missing")
         joined.append(_whole(those, not missing))
     return Joined(tuple(joined), tuple(notes))
+
+
+def _notes(report: Report) -> Iterator[str]:
+    """What its counts do not tell, a sentence each."""
+    if not report.ended:
+        yield f"{report.target.name}: the run ended after {len(report.results)} of {report.asked} rows"
+    if report.suite_version != SUITE_VERSION:
+        yield f"{report.target.name}: judged by suite {report.suite_version}; this is {SUITE_VERSION}"
 
 
 def _shard(report: Report) -> tuple[int, int] | None:
@@ -88,7 +100,8 @@ def _whole(reports: Sequence[Report], complete: bool) -> Report:
     )
     options = dict(first.options or {})
     narrowed = bool(options.get("k") or options.get("feature"))
-    whole = complete and not narrowed and all(sum(r.summary.values()) == len(r.results) for r in reports)
+    ended = {_shard(report) for report in reports if report.ended}
+    whole = complete and not narrowed and all(_shard(report) in ended for report in reports)
     return replace(
         first,
         status=summary.status(results, hello, whole),
@@ -97,5 +110,6 @@ def _whole(reports: Sequence[Report], complete: bool) -> Report:
         profiles=summary.profiles(results, hello, whole),
         untested_requirements=summary.untested(results, [r.id for r in read_requirements()]),
         results=results,
+        asked=None,
         options={**options, "shard": None if complete else options.get("shard")},
     )

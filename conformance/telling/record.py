@@ -124,6 +124,7 @@ class Recorder:
             results=rows,
             options=self._request.options,
             baseline=self._baseline(rows),
+            asked=self._started.total,
         )
 
     @property

@@ -1,6 +1,7 @@
 """The report of a run, as data and as the JSON of spec/schema/report.json."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from conformance.errors import UsageError
-from conformance.judging.verdict import Diagnosis, Got, Known, Row, Worst
+from conformance.judging.verdict import FAILURES, Diagnosis, Got, Known, Row, Worst
 from conformance.reading import TooLargeError, Validator, flaw, read_bytes, strict_json
 from conformance.resources import schema
 
@@ -62,11 +63,17 @@ class Report:
     results: tuple[Row, ...]
     options: Mapping[str, Any] | None = None  # which rows were asked, and how; None in reports of version 1.0
     baseline: BaselineResult | None = None
+    asked: int | None = None  # rows that there are if the run goes to its end; None in reports of version 1.1
 
     @property
     def executed(self) -> int:
         """How many rows the target gave a result for."""
         return sum(row.executed for row in self.results)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no row is known to be lacking."""
+        return self.asked in (None, len(self.results))
 
     @property
     def failed(self) -> int:
@@ -104,6 +111,7 @@ class Report:
             "results": [row_to_json(row) for row in self.results],
             **({"options": dict(self.options)} if self.options is not None else {}),
             **({"baseline": baseline} if baseline else {}),
+            **({"asked": self.asked} if self.asked is not None else {}),
         }
 
     @classmethod
@@ -128,6 +136,7 @@ class Report:
             baseline=BaselineResult(data["baseline"]["path"], tuple(data["baseline"]["problems"]))
             if "baseline" in data
             else None,
+            asked=data.get("asked"),
         )
 
 
@@ -248,12 +257,23 @@ def read_report(path: Path) -> Report:
     except ValueError as error:
         raise UsageError(f"report {path} is not JSON: {error}") from error
     try:
-        reason = flaw(_validator(), data) or _twice(data["results"])
+        reason = flaw(_validator(), data) or _twice(data["results"]) or _miscounted(data)
         if not reason:
             return Report.from_json(data)
     except OverflowError as error:  # a number that no float holds
         reason = str(error)
     raise UsageError(f"{path} is not a report of version {REPORT_VERSION}: {reason}")
+
+
+def _miscounted(data: Mapping[str, Any]) -> str:
+    """That what is said of the rows is not what they say."""
+    counts = Counter(row["verdict"] for row in data["results"])
+    for verdict, number in data["summary"].items():
+        if counts[verdict] != number:
+            return f"summary: it says {number} {verdict}, and {counts[verdict]} of its rows do"
+    if data["status"] == "conformant" and any(counts[verdict] for verdict in FAILURES):
+        return "status: it says conformant, and a row fails"
+    return ""
 
 
 def _twice(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -252,7 +252,7 @@ def _check_reasons(files: Files) -> None:
 def _check_apart(request: Request, files: Files, written: Sequence[OutFile]) -> None:
     """No output is a file that the run reads, nor another output; two inputs may be written over on purpose."""
     source = request.target.rpartition(":")[0] if isinstance(request.target, str) else ""
-    read = [("target", each) for each in (source, *request.command) if each]
+    read: list[tuple[str, FilePath]] = [("target", each) for each in (source, *request.command) if each]
     if files.baseline and not _same(files.baseline, files.write_baseline):
         read.append(("baseline of the run", files.baseline))
     if files.resume and not _same(files.resume, files.report or files.resume):
