@@ -4,10 +4,12 @@ from collections.abc import Iterator
 
 from conformance.vectors.generate.cases import (
     attention,
+    beside,
     cache,
     causal,
     edges,
     example,
+    gradient_beside,
     gradient_edges,
     gradient_tiles,
     gradients,
@@ -42,8 +44,10 @@ _CHAPTERS = (
     paths,
     tiled,
     edges,
+    beside,
     gradients,
     gradient_edges,
+    gradient_beside,
     gradient_tiles,
     layer_gradients,
     validation,
