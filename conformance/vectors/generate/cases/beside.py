@@ -9,7 +9,7 @@ from conformance.vectors.generate.draws import Array, Draws, exact, round_to_bit
 
 LONG = 130
 """Keys, so that blocks of 32, 64 and 128 have an edge, and one beside it."""
-SCALE, SOFTCAP = 1.5021513, 20.05
+SCALE, SOFTCAP = 1.5021513, 100.21875
 """As far from what bfloat16 and float16 hold as half of their last digit, or nearly."""
 
 
@@ -215,19 +215,40 @@ def _sizes() -> Iterator[Draft]:
         kv_len=3,
         d_k=2,
     )
+    # twelve heads add to every output and twelve take away as much, and so do the columns of every value
+    draws = Draws("projection/many-heads")
+    signs, columns = np.repeat([1.0, -1.0], 12)[:, None, None], np.repeat([1.0, -1.0], 32)[:, None]
     yield project(
         "projection/many-heads",
-        "A width of 96 and 12 heads, each a term of the output: sums in 16 bits show.",
+        "A width of 64 and 24 heads whose sums rise and fall again: sums in 16 bits show.",
         "NUM-3",
         "PROJ-1",
         batch=(),
-        heads=12,
+        heads=24,
         q_len=8,
-        kv_len=3,
-        d_q=96,
+        d_q=64,
         d_k=2,
         d_out=12,
-        biases="",
+        value=round_to_bits(1 + draws.gauss(3, 64, sigma=0.25)),
+        key=draws.gauss(3, 64),
+        w_v=round_to_bits(columns * (1 + draws.gauss(24, 64, 2, sigma=0.125))),
+        w_o=round_to_bits(signs * (0.5 + draws.gauss(24, 2, 12, sigma=0.125))),
+        b_v=round_to_bits(2 + draws.gauss(24, 2, sigma=0.25)),
+        biases="v",
+    )
+    # the first half of the values adds to every output and the other takes away as much
+    halves = np.repeat([8.0, -8.0], 512)[:, None]
+    yield attend(
+        "sizes/values-that-cancel",
+        "A weighted sum that rises over 512 keys and falls over 512: a sum in 16 bits between blocks shows.",
+        "NUM-3",
+        batch=(),
+        heads=1,
+        q_len=8,
+        kv_len=1024,
+        d_k=1,
+        value=round_to_bits(halves * (1 + draws.gauss(1, 1024, 2, sigma=0.125))),
+        d_v=2,
     )
     yield project(
         "projection/options-of-full-width",

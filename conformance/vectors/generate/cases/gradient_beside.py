@@ -87,6 +87,11 @@ def _biases() -> Iterator[Draft]:
         d_k=2,
         attn_bias=draws.gauss(2, 1, 1, 1, 4),
     )
+    # entries that are alike but for the sign of the cotangent: what is added up rises, and falls to nothing
+    rises, alike = np.repeat([1.0, -1.0], 16)[:, None, None, None], Draws("gradient/bias-of-many-entries")
+    query, key, value, grad_output = (
+        round_to_bits(alike.gauss(1, 1, n, 2) + alike.gauss(32, 1, n, 2, sigma=0.25)) for n in (2, 4, 4, 2)
+    )
     yield drafted(
         "bias-of-many-entries",
         "A bias that 32 batch entries share: a sum of their gradients in 16 bits shows.",
@@ -94,10 +99,11 @@ def _biases() -> Iterator[Draft]:
         "GRAD-12",
         batch=(32,),
         heads=1,
-        q_len=3,
-        kv_len=4,
-        d_k=1,
-        attn_bias=draws.gauss(1, 1, 3, 4),
+        query=query[..., :1],
+        key=key[..., :1],
+        value=value[..., :1],
+        grad_output=(rises * grad_output)[..., :1],
+        attn_bias=draws.gauss(1, 1, 2, 4),
     )
 
 
@@ -200,40 +206,60 @@ def _far() -> Iterator[Draft]:
 
 
 def _digits() -> Iterator[Draft]:
-    wide: dict[str, Any] = {"batch": (), "heads": 1, "d_k": 16, "sigma": 1.5}
-    note = "of more digits than 16 or 32 bits hold."
-    yield drafted(
-        "softcap-of-full-width", f"A softcap {note}", "GRAD-7", "ATT-5", softcap=SOFTCAP, scale=1.0, **wide
-    )
+    line: dict[str, Any] = {"batch": (), "heads": 1}
     yield drafted(
         "scale-bias-of-full-width",
-        f"A float32 bias of about -40 and a scale, each {note}",
+        "A float32 bias of about -40 and a scale, each of more digits than 16 or 32 bits hold.",
         "GRAD-1",
         "ATT-4",
         "DTYPE-3",
+        d_k=16,
+        sigma=1.5,
         attn_bias=round_to_bits(-40 + Draws("gradient/scale-bias-of-full-width").gauss(5, 7), 20),
         dtype_of={"attn_bias": "float32"},
         scale=SCALE,
-        **wide,
+        **line,
+    )
+    # four keys are at the softcap, and a bias of -100 puts them beside the others
+    draws = Draws("gradient/softcap-of-full-width")
+    key, near = draws.gauss(1, 9, 4), np.arange(9) < 4
+    key[:, near] = round_to_bits(64 + key[:, near])
+    yield drafted(
+        "softcap-of-full-width",
+        "A softcap of more digits than 16 bits hold, and logits at it.",
+        "GRAD-7",
+        "ATT-5",
+        query=round_to_bits(8 + draws.gauss(1, 5, 4)),
+        key=np.where(near[:, None], key, key / 16),
+        value=draws.gauss(1, 9, 4),
+        softcap=SOFTCAP,
+        attn_bias=np.where(near, -100.0, 0.0)[None],
+        grad_output=draws.gauss(1, 5, 4),
+        **line,
     )
 
 
 def _layer() -> Iterator[Draft]:
+    draws = Draws("gradient/layer-options-of-full-width")
+    key, near = draws.gauss(2, 5, 6), np.arange(5) < 2
+    key[:, near] *= 256
     yield gradient(
         project(
             "gradient/layer-options-of-full-width",
-            "A scale and a softcap of more digits than 16 or 32 bits hold; the first entry sees no key and moves b_o.",
+            "A scale, and a softcap that logits are at, of more digits than 16 bits hold; the first entry sees no key.",
             "GRAD-10",
             "GRAD-11",
             "ATT-4",
             "ATT-5",
             heads=2,
             q_len=3,
-            kv_len=5,
             d_q=6,
             d_k=4,
+            key=key,
+            value=draws.gauss(2, 5, 6),
             scale=SCALE,
             softcap=SOFTCAP,
+            attn_bias=np.where(near, -100.0, 0.0)[None],
             biases="o",
             kv_lengths=np.array([0, 4]),
         )
