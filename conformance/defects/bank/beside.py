@@ -40,18 +40,25 @@ def tile(c: Call) -> Tile:
     return Tile(c, HEIGHT, WIDTH)
 
 
+def places(c: Call, of: Callable[[Any], Any]) -> Array:
+    """The places of the queries by one offset of all entries, [q_len, 1]."""
+    offset = 0 if c.q_offset is None or not np.size(c.q_offset) else of(c.q_offset)
+    found: Array = np.arange(c.q_len)[:, None] + offset
+    return found
+
+
 def left_edge(c: Call) -> Any:
     """Tiles that are skipped, whose last key is the first of the window of their first query."""
     if c.window is None or c.window[0] is None:
         return False
-    return tile(c).end <= tile(c).above(R.place(c)) - c.window[0] + 1
+    return tile(c).end <= tile(c).above(places(c, np.min)) - c.window[0] + 1
 
 
 def right_edge(c: Call) -> Any:
     """Tiles that are skipped, whose first key is the last of the window of their last query."""
     if c.window is None or c.window[1] is None:
         return False
-    return tile(c).begin >= tile(c).below(R.place(c)) + c.window[1]
+    return tile(c).begin >= tile(c).below(places(c, np.max)) + c.window[1]
 
 
 def read_bias(change: Callable[[Call, Array], Any]) -> Change:
@@ -194,7 +201,7 @@ DEFECTS = (
            ("ATT-2", "ATT-4"),
            only({"peak": _of_smallest},
                 lambda c: given(c, "scale") and c.scale < 0 and free(c, "softcap", "attn_bias")),
-           features=("scale",)),
+           features=("scale",), unobservable=IN_RANGE),
     Defect("softmax-maximum-of-unused-slots",
            "The maximum is searched in slots of zeros behind the length too, so that rows far below zero underflow.",
            ("MASK-12", "ATT-2"), only({"peak": _over_slots}, lambda c: given(c, "kv_lengths")),

@@ -18,6 +18,7 @@ from conformance.defects.bank.beside import (
     given,
     in_dtype,
     left_edge,
+    places,
     read_bias,
     right_edge,
     tile,
@@ -45,15 +46,12 @@ def _bare(when: When, c: Call) -> bool:
 
 
 def _causal_edge(c: Call) -> Any:
-    return c.is_causal and tile(c).below(R.place(c)) <= tile(c).begin
+    return c.is_causal and tile(c).below(places(c, np.max)) <= tile(c).begin
 
 
 def _of_first_offset(c: Call) -> Any:
-    """Where keys begin behind the last query of a tile, by the offset of the first batch entry."""
-    if not c.is_causal or not np.size(c.q_offset):
-        return False
-    offset = 0 if c.q_offset is None else np.ravel(c.q_offset)[0]
-    return tile(c).begin > tile(c).last + offset
+    """Tiles behind the last query, whose place is counted by the offset of the first batch entry."""
+    return c.is_causal and tile(c).begin > tile(c).below(places(c, lambda offsets: np.ravel(offsets)[0]))
 
 
 def _shares(c: Call, *axes: int) -> bool:
