@@ -25,19 +25,24 @@ from conformance.defects.bank.beside import (
 )
 from conformance.defects.bank.grad_sums import narrow_sum
 from conformance.defects.bank.ways import after, back, dropped, only
-from conformance.defects.blocks.back import anew
 from conformance.defects.call import Call
 from conformance.defects.defect import HALF, Change, Defect, at
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.visibility import visibility
 from conformance.vectors.case import Array
 
 When = Callable[[Call], Any]
 
 
 def _skipped(skip: When) -> Change:
-    """Tiles that are left out on the way back."""
-    return anew(shown=lambda s, c: visibility(s, c) & ~np.asarray(skip(c)))
+    """Tiles that are left out on the way back; the lse and Delta are as they should be."""
+
+    def kept(c: Call, x: Array) -> Array:
+        return np.where(skip(c), c.wide(0), x)
+
+    return {
+        **after("grad_logits", kept),
+        "grad_value": lambda c, weights, gradient: R.grad_value(c, kept(c, weights), gradient),
+    }
 
 
 def _bare(when: When, c: Call) -> bool:
