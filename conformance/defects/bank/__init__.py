@@ -2,12 +2,14 @@
 
 from conformance.defects.bank import (
     adapters,
+    beside,
     bias,
     blocked,
     cache,
     carried,
     causal,
     grad_anew,
+    grad_beside,
     grad_blocks,
     grad_ends,
     grad_factors,
@@ -77,6 +79,7 @@ BANK: dict[str, tuple[Defect, ...]] = {
         adapters,
         pages,
         carried,
+        beside,
         grad_formulas,
         grad_masks,
         grad_sums,
@@ -90,6 +93,7 @@ BANK: dict[str, tuple[Defect, ...]] = {
         grad_tokens,
         grad_rules,
         grad_ends,
+        grad_beside,
         validation,
     )
 }

@@ -23,6 +23,19 @@ def back(change: Any) -> Change:
     return {"compute_gradients": lambda s, c: R.compute_gradients(replace(s, **change), c)}
 
 
+def only(change: Change, when: Callable[[Call], Any]) -> Change:
+    """A change that acts under a condition."""
+
+    def either(step: str) -> Callable[..., Any]:
+        def chosen(*given: Any) -> Any:
+            c = next(x for x in given if isinstance(x, Call))
+            return (change[step] if when(c) else getattr(R, step))(*given)
+
+        return chosen
+
+    return {step: either(step) for step in change}
+
+
 def after(
     step: str, change: Callable[[Call, Any], Any], when: Callable[[Call], Any] = lambda c: True
 ) -> Change:
