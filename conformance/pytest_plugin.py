@@ -66,7 +66,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--mha-command", metavar="PROGRAM", help="a program that speaks the line protocol, instead"
     )
-    group.addoption("--mha-timeout", metavar="SECONDS", type=float, help="of a case")
+    group.addoption("--mha-timeout", metavar="SECONDS", type=float, help="of a case, as run --timeout")
     group.addoption(
         "--mha-no-diagnose",
         action="store_true",

@@ -316,6 +316,11 @@ def test_ctrl_c_while_it_imports(target: Path) -> None:
         (["run", "{target}:good", "--shard", "3"], "shard '3' is not of the form I/N"),
         (["run", "{target}:good", "--device", "cuda"], "numpy makes no array on device 'cuda'"),
         (["run", "{target}:good", "-k", "("], "-k expression '(' cannot be read"),
+        (
+            ["run", "{target}:good", "--report"],
+            "Option '--report' requires an argument. See `mha-conformance run --help`.",
+        ),
+        (["vectors", "export", "--no"], "See `mha-conformance vectors export --help`."),
         (["run", "{target}:good", "-k", "nothing"], "no case is left to run by -k nothing"),
         (["run", "{target}:good", "--timeout", "0"], "--timeout must be more than 0"),
         (
@@ -483,6 +488,20 @@ def test_report_of_many(command: Called, target: Path, tmp_path: Path) -> None:
         "2 wrong (eager): non-conformant: 0 pass, 1 fail, 2 unsupported",
     ]
     assert "1 fail" in next(line for line in out.splitlines() if line.startswith(" attention"))
+
+
+def test_no_page_is_written_over_a_report(command: Called, target: Path, tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    command("run", f"{target}:good", "--in-process", "--report", path)
+    before = path.read_text()
+    (tmp_path / "link.html").symlink_to(path)
+    for page in (path, tmp_path / "link.html"):
+        status, out, err = command("report", path, "--html", page)
+        assert (status, out) == (2, "")
+        assert err == (
+            f"mha-conformance: page '{page}' is the report as well, which would be lost: give another name\n"
+        )
+    assert path.read_text() == before
 
 
 def test_a_huge_number_in_a_report(command: Called, target: Path, tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_a_resumed_run_asks_only_the_rest(command: Called, target: Path, tmp_pat
     assert command(*arguments)[0] == 0
     whole = path.read_text()
     data = json.loads(whole)
-    del data["results"][0]
+    data["summary"][data["results"].pop(0)["verdict"]] -= 1
     path.write_text(json.dumps({**data, "status": "incomplete"}))
     (tmp_path / "calls").unlink()
     status, _, err = command("run", f"{target}:slow", "--resume", path)
@@ -303,6 +303,47 @@ def test_files_that_cannot_be_written_are_told_before_the_run(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{target}:good", "--report", "{target}"], "report '{target}' is the target as well"),
+        (["--command", "python {target}", "--html", "{target}"], "page '{target}' is the target as well"),
+        (
+            ["{target}:wrong", "--baseline", "{folder}/k.toml", "--junit", "{folder}/k.toml"],
+            "JUnit file '{folder}/k.toml' is the baseline of the run as well",
+        ),
+        (
+            [
+                "{target}:good",
+                "--resume",
+                "{folder}/r.json",
+                "--report",
+                "{folder}/n",
+                "--badge",
+                "{folder}/r.json",
+            ],
+            "badge '{folder}/r.json' is the report to go on with as well",
+        ),
+        (
+            ["{target}:good", "--report", "{folder}/n", "--html", "{folder}/link"],
+            "page '{folder}/link' is the report as well",
+        ),
+    ],
+)
+def test_nothing_is_written_over_what_a_run_reads_or_writes(
+    run: Called, command: Called, target: Path, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    run("good", "--report", tmp_path / "r.json")
+    baseline(tmp_path / "k.toml", PLAIN)
+    (tmp_path / "link").symlink_to(tmp_path / "n")
+    before = [(tmp_path / name).read_bytes() for name in ("r.json", "k.toml", target.name)]
+    filled = [text.format(target=target, folder=tmp_path) for text in (*arguments, said)]
+    status, out, err = command("run", *filled[:-1])
+    assert (status, out) == (2, "")
+    assert err == f"mha-conformance: {filled[-1]}, which would be lost: give another name\n"
+    assert [(tmp_path / name).read_bytes() for name in ("r.json", "k.toml", target.name)] == before
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--fresh", "x"], "--fresh wants a whole number from 0 on, or off, got 'x'"),
@@ -310,7 +351,7 @@ def test_files_that_cannot_be_written_are_told_before_the_run(
         (["--fresh", "9" * 30], "--fresh wants a whole number"),
         (["--baseline", "none.toml"], "baseline none.toml cannot be read: No such file"),
         (["--resume", "none.json"], "report none.json cannot be read: No such file"),
-        (["--resume", "{target}"], "is not JSON"),
+        (["--resume", "{folder}/text"], "is not JSON"),
     ],
 )
 @pytest.mark.covers("CONF-6")
@@ -323,7 +364,8 @@ def test_bad_calls(
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    arguments = [argument.replace("{target}", str(target)) for argument in arguments]
+    (tmp_path / "text").write_text("no report")
+    arguments = [argument.replace("{folder}", str(tmp_path)) for argument in arguments]
     status, out, err = command("run", f"{target}:good", "--in-process", *arguments)
     assert (status, out, len(err.splitlines())) == (2, "", 1)
     assert message in err

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from conformance.cli.exits import CONFORMANT, FAILED, INTERRUPTED, MISUSED, PROGRAM
 from conformance.cli.interrupts import interrupted
@@ -44,8 +45,7 @@ def _main(given: list[str]) -> int:
     except UsageError as error:
         return _ended(MISUSED, str(error))
     except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx is not None else PROGRAM
-        return _ended(MISUSED, f"{_sentence(error.format_message())} See `{path} --help`.")
+        return _ended(MISUSED, f"{_sentence(error.format_message())} See `{_called(cli, given)} --help`.")
     except click.ClickException as error:
         return _ended(MISUSED, error.format_message())
     except click.Abort as error:  # what click makes of an interrupt
@@ -70,6 +70,17 @@ def _ended(status: int, message: str) -> int:
     with suppress(OSError):  # nobody is left to read it
         print(f"{PROGRAM}: {inert(shorten(message, MESSAGE))}", file=sys.stderr)
     return status
+
+
+def _called(command: Any, given: Sequence[str]) -> str:
+    """The call that is meant, as `mha-conformance vectors export`: click does not always say."""
+    names = [PROGRAM]
+    for name in given:
+        command = getattr(command, "commands", {}).get(name)
+        if command is None:
+            break
+        names.append(name)
+    return " ".join(names)
 
 
 def _sentence(text: str) -> str:

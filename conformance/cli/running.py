@@ -10,6 +10,7 @@ from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
 from conformance.cli.interrupts import interrupted, interruptible
 from conformance.errors import UsageError
 from conformance.running import runner
+from conformance.running.isolated import FIRST_CASE_SECONDS
 from conformance.running.process import split_command
 from conformance.running.runner import Request
 from conformance.running.select import Selection, parse_shard
@@ -68,13 +69,23 @@ FILE = click.Path(path_type=Path)
     help="Ask variants of some cases, drawn from SEED; by default from a new one.",
 )
 @click.option(
-    "--timeout", type=float, default=runner.TIMEOUT, show_default=True, metavar="SECONDS", help="Of a case."
+    "--timeout",
+    type=float,
+    default=runner.TIMEOUT,
+    show_default=True,
+    metavar="SECONDS",
+    help=f"Of a case; the first one of each process may take {FIRST_CASE_SECONDS:g} s more.",
 )
 @click.option(
     "-j", "workers", type=int, default=1, show_default=True, metavar="N", help="Workers, each a process."
 )
 @click.option("--shard", metavar="I/N", help="The I-th of N parts of the run, the same on every machine.")
-@click.option("--in-process", is_flag=True, help="No isolation: faster, for debugging.")
+@click.option(
+    "--in-process",
+    is_flag=True,
+    help="No isolation: faster, for debugging. What ends the target (os._exit, a crash) ends the run, "
+    "and no time limit holds.",
+)
 @click.option("-x", "stop", is_flag=True, help="Stop at the first failure.")
 @click.option("--no-diagnose", is_flag=True, help="Do not look for known mistakes that explain what fails.")
 @click.option("-q", "quiet", is_flag=True, help="Print the last line only.")

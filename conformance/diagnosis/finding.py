@@ -44,6 +44,8 @@ class Diagnosed:
     compared: int  # those that show something to compare
     single: tuple[Model, ...] = ()  # what would explain the only case that fails: too little to tell by
     hurried: bool = False  # whether time ran out
+    cases: int = 0  # cases of the failing rows that show something to compare
+    raised: bool = False  # whether all that these show is that the target raised
 
     @property
     def explained(self) -> int:

@@ -86,6 +86,8 @@ class Search:
         seen = self._seen
         left, found = list(seen.failures), list[Finding]()
         single: tuple[Model, ...] = ()
+        cases = len({f.case.id for f in seen.failures})
+        raised = all(f.raised for f in seen.failures)
         rounds = misses = 0
         while left and len(found) < MOST_FINDINGS and rounds < ROUNDS and misses < MISSES and self._time():
             rounds += 1
@@ -97,7 +99,7 @@ class Search:
                 left = [f for f in left if not self._bench.explains(best.model, f)]
             else:
                 misses += 1
-                if len({f.case.id for f in seen.failures}) == 1:
+                if cases == 1 and not raised:  # every model that raises there would do the same
                     single = tuple(w.model for w in weights)
                 left = [f for f in left if f not in screen]
         found = pairs(self._bench, found, self._every, self._until)
@@ -105,7 +107,7 @@ class Search:
         found += self._partly(found)
         found = sorted(filter(self._plausible, found), key=lambda finding: -finding.worth)
         hurried = bool(left) and not self._time()
-        return Diagnosed(tuple(found), seen.failed, len(seen.failures), single, hurried)
+        return Diagnosed(tuple(found), seen.failed, len(seen.failures), single, hurried, cases, raised)
 
     def _plausible(self, finding: Finding) -> bool:
         """Where most calls raise, a model that refuses a few of them says nothing of why."""

@@ -1,7 +1,7 @@
 """What the signature of an operation says: how it is called, and which options it takes."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -46,7 +46,7 @@ def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Ca
     try:
         parameters = _parameters(function)
     except (TypeError, ValueError):  # compiled code without a signature
-        return Call(function, by_keyword=False, options=frozenset())
+        return Call(function, by_keyword=False, options=frozenset(), any_option=True)
     kinds = {parameter.kind for parameter in parameters.values()}
     by_name = [
         n
@@ -85,6 +85,23 @@ def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Ca
     passed = {*given, *positions, *OPTIONS, *(BIASES if layer else ())}
     strange = [name for name in by_name if name not in passed and not name.startswith("_")]
     return Call(function, by_keyword, frozenset(by_name), catches_all, _notes(label, strange, parameters))
+
+
+def check_taken(features: Iterable[str], calls: Collection[Call], source: str) -> None:
+    """Sees to it that some operation takes the argument of each feature that is declared.
+
+    Raises:
+        UsageError: one could only raise a TypeError.
+    """
+    if any(call.any_option for call in calls):
+        return
+    for feature in features:
+        name = "past_key" if feature == "cache" else feature
+        if name in OPTIONS and not any(name in call.options for call in calls):
+            raise UsageError(
+                f"{source} has {feature!r} in its features and takes no argument {name}; "
+                "take it, or leave the feature out"
+            )
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:

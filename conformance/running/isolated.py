@@ -25,11 +25,20 @@ FIRST_CASE_SECONDS = 20.0
 
 
 class Isolated:
-    """Asks a target in a process of its own, one question after another; the first one starts it."""
+    """Asks a target in a process of its own, one question after another; the first one starts it.
+
+    `remedy` is what to do about a process that says nothing when it is started.
+    """
 
     def __init__(
-        self, command: Sequence[str], source: str, timeout: float, echo: Callable[[str], None] | None = None
+        self,
+        command: Sequence[str],
+        source: str,
+        timeout: float,
+        echo: Callable[[str], None] | None = None,
+        remedy: str = "",
     ) -> None:
+        self._remedy = remedy
         self._command, self._source, self._timeout, self._echo = command, source, timeout, echo
         self._group: frozenset[str] = frozenset()
         self._allowance = 0.0
@@ -62,10 +71,13 @@ class Isolated:
                 f"{self._source} answered the start with what is no start reply: {error}{WRITE_ONE}"
             ) from error
         except DiedError as error:
-            raise UsageError(f"{self._source} did not start: {error}") from error
+            remedy = self._remedy if error.silent else ""
+            raise UsageError(f"{self._source} did not start: {error}{remedy}") from error
         except TimedOutError as error:
             process.kill()
-            raise UsageError(f"{self._source} did not start within {START_SECONDS:g} s") from error
+            raise UsageError(
+                f"{self._source} did not start within {START_SECONDS:g} s{self._remedy}"
+            ) from error
         except BaseException:
             process.kill()
             raise

@@ -47,7 +47,11 @@ THREADS = (
 
 
 class DiedError(Exception):
-    """The process ended; the text says how, and its last words."""
+    """The process ended; the text says how, and its last words; `silent` where it left none."""
+
+    def __init__(self, text: str, silent: bool = False) -> None:
+        super().__init__(text)
+        self.silent = silent
 
 
 class TimedOutError(Exception):
@@ -113,7 +117,7 @@ class Process:
             with suppress(subprocess.TimeoutExpired):
                 self._child.wait(1.0)  # its pipe is closed: it shall say itself what it died of
             self.kill()
-            raise DiedError(self._last_words())
+            raise DiedError(self._last_words(), silent=not self._tail.strip())
         self._answers += 1
         return answer
 

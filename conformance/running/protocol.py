@@ -38,7 +38,8 @@ NAMED = {
 """Fields of the start reply that hold names, and which names there are."""
 
 WRITE_ONE = (
-    "; `mha-conformance init FILE.mjs --node` writes a program that does, spec/protocol.md says the rest"
+    "; it has to answer each line with one line of JSON, and to flush it: "
+    "`mha-conformance init FILE.mjs --node` writes a program that does, spec/protocol.md says the rest"
 )
 """What to do about a program that does not speak the protocol."""
 

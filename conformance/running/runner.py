@@ -19,6 +19,7 @@ from conformance.running.nearest import known
 from conformance.running.pool import Pool
 from conformance.running.previous import Previous
 from conformance.running.process import worker_command
+from conformance.running.protocol import WRITE_ONE
 from conformance.running.select import Selection, select
 from conformance.running.target import Target, adopt, load
 from conformance.running.variants import unlike, variant, with_variants
@@ -225,7 +226,8 @@ def isolated(request: Request, echo: Callable[[str], None] | None) -> Isolated:
     command = request.command or worker_command(
         request.target, request.selection.operation, request.device, request.path
     )
-    return Isolated(command, request.source, request.timeout, echo)
+    remedy = WRITE_ONE if request.command else ""
+    return Isolated(command, request.source, request.timeout, echo, remedy)
 
 
 def _rows(

@@ -16,7 +16,7 @@ from conformance.names import DEFAULT_FEATURES, DTYPES, FEATURES, OPERATIONS, PO
 from conformance.resources import checkout_project
 from conformance.running.answer import Hello
 from conformance.running.arrays import giver, library, take
-from conformance.running.claims import DECLARE, Call, inspect_call, unread
+from conformance.running.claims import DECLARE, Call, check_taken, inspect_call, unread
 from conformance.running.nearest import known, nearest
 from conformance.running.protocol import in_order
 from conformance.running.words import first_line
@@ -86,6 +86,11 @@ def _split(location: str) -> tuple[str, str]:
     if not attribute:
         raise UsageError(
             f"{location!r} names no attribute after the colon; give {module}:NAME, or {module} alone"
+        )
+    if not module:
+        raise UsageError(
+            f"{location!r} names nothing before the colon; "
+            "give package.module:attribute or path/to/file.py:attribute"
         )
     return module, attribute
 
@@ -212,10 +217,11 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
         features = {feature for call in calls.values() for feature in call.features}
     else:
         features = set(_names(declared, "feature", FEATURES, source))
+        check_taken(features, calls.values(), source)
     dtypes = _names(getattr(found, "dtypes", ("float32",)), "dtype", DTYPES, source)
     array_type = _text(found, "array_type", source) or "numpy"
-    layout = known("layout", _text(found, "layout", source) or "bhld", LAYOUTS)
-    accuracy = known("accuracy", _text(found, "accuracy", source) or "eager", POLICIES)
+    layout = known(f"layout of {source}:", _text(found, "layout", source) or "bhld", LAYOUTS)
+    accuracy = known(f"accuracy of {source}:", _text(found, "accuracy", source) or "eager", POLICIES)
     own, back = getattr(found, "asarray", None), getattr(found, "to_numpy", None)
     if own is not None and device is not None:
         raise UsageError(
@@ -275,7 +281,10 @@ def _operations(found: Any, source: str, operation: str | None) -> dict[str, Cal
 
 def _names(given: Any, kind: str, names: Iterable[str], source: str) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise UsageError(f"{source}: {kind}s must be a set of names, got {given!r:.80}")
+        example = ", ".join(map(repr, list(names)[:2]))
+        raise UsageError(
+            f"{source}: {kind}s must be a set of names, such as {{{example}}}, got {given!r:.80}"
+        )
     return tuple(known(f"{kind} of {source}:", str(name), names) for name in given)
 
 

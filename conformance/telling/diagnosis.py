@@ -24,7 +24,7 @@ def diagnosis_lines(found: Diagnosed) -> list[str]:
             + "; ".join(f"{_sentence(model)} ({_names(model)})" for model in found.single[:ALIKE])
         )
     elif not found.findings and found.compared:
-        lines.append(f"no known mistake reproduces two or more of {_failures(found.failed)}")
+        lines.append(_nothing(found))
     elif found.findings and found.explained < found.failed:
         lines.append(f"{found.failed - found.explained} of {_failures(found.failed)} remain unexplained")
     if unseen := found.failed - found.compared:
@@ -34,6 +34,18 @@ def diagnosis_lines(found: Diagnosed) -> list[str]:
     if found.hurried:
         lines.append("the time for it ran out: there may be more to find")
     return lines
+
+
+def _nothing(found: Diagnosed) -> str:
+    """That no model is named: of one case that raises many would do the same, which says nothing."""
+    if found.cases > 1:
+        return f"no known mistake reproduces two or more of {_failures(found.failed)}"
+    one = "the one case that fails" if found.compared == found.failed else "the one case that can be compared"
+    if found.raised:
+        return (
+            f"{one} raises, which is too little to tell a mistake by; what it raises stands with the failure"
+        )
+    return f"no known mistake does the same in {one}"
 
 
 def finding_line(finding: Finding) -> str:

@@ -166,6 +166,19 @@ def test_a_rival_that_computes_something_else(tmp_path: Path, capfd: pytest.Capt
     assert "noise" not in captured.out
 
 
+def test_nothing_is_written_over_a_target_or_another_file(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    mine, out = tmp_path / "mine.py", tmp_path / "out"
+    mine.write_text("def attention(query, key, value): ...")
+    for target in (["numpy", "--against", f"{mine}:attention"], [f"{mine}:attention"]):
+        assert bench(*target, *TINY, "--json", str(mine)) == 2
+        assert f"result '{mine}' is the target as well, which would be lost" in capfd.readouterr().err
+    assert bench("numpy", *TINY, "--lengths", "2,4", "--json", str(out), "--plot", str(out)) == 2
+    assert f"plot '{out}' is the result as well" in capfd.readouterr().err
+    assert not out.exists()
+
+
 WRONG = {
     "a size of three numbers": (["--shape", "1,2,3"], "needs 4"),
     "a size of words": (["--shape", "a,b"], "numbers of at least 1"),

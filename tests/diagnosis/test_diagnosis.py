@@ -174,6 +174,28 @@ def test_one_failing_case_is_too_little() -> None:
     assert "(MASK-6; causal-strict)" in diagnosis_lines(found)[0]
 
 
+def test_one_case_that_raises_names_nothing() -> None:
+    def compute(s: Any, c: Any) -> Any:
+        raise RuntimeError
+
+    one = [c for c in cases() if c.id == "causal/square"]
+    rows = rows_of(Implementation(replace(REFERENCE, compute=compute)), one)
+    found = diagnose(rows, cases(), "fused", defects("no-batch-refused", "empty-row-nan"))
+    assert (found.findings, found.single) == ((), ())
+    (line,) = diagnosis_lines(found)
+    assert line.startswith("the one case that fails raises, which is too little to tell a mistake by")
+
+
+def test_one_case_that_no_model_reproduces() -> None:
+    one = [c for c in cases() if c.id == "causal/square"]
+    rows = rows_of(BY_ID["causal-strict"].implementation(), one)
+    found = diagnose(rows, cases(), "fused", defects("mask-inverted"))
+    assert diagnosis_lines(found) == ["no known mistake does the same in the one case that fails"]
+    crashed = replace(rows[0], case="causal/mask", verdict="crash", got=())
+    found = diagnose([*rows, crashed], cases(), "fused", defects("mask-inverted"))
+    assert diagnosis_lines(found)[0] == "no known mistake does the same in the one case that can be compared"
+
+
 def test_rows_that_show_nothing_are_counted() -> None:
     rows = rows_of(BY_ID["causal-strict"].implementation(), cases())
     crashed = replace(next(r for r in rows if r.failed), verdict="crash", got=())

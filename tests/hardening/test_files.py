@@ -146,6 +146,7 @@ def test_an_edited_report_is_not_gone_on_with(
     command("run", f"{target}:good", "--in-process", "--report", path, "-q")
     data = json.loads(path.read_text())
     change(data["results"])
+    data["summary"]["pass"] = len(data["results"])
     path.write_text(json.dumps(data))
     before = path.read_text()
     status, out, err = command("run", f"{target}:good", "--in-process", "--resume", path)

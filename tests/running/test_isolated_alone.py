@@ -132,6 +132,18 @@ def test_one_that_says_something_else_at_its_start(scripted: Callable[..., Isola
     assert Fake.made[0].killed == 1
 
 
+def test_one_that_says_nothing_at_its_start_is_told_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolated, "Process", Fake)
+    for died, message in (
+        (TimedOutError(), "fake did not start within 120 s; do this"),
+        (DiedError("the process exited", silent=True), "fake did not start: the process exited; do this"),
+        (DiedError("its last line was: x"), "fake did not start: its last line was: x"),
+    ):
+        Fake.scripts, Fake.made = [[died]], []
+        with pytest.raises(UsageError, match=f"^{message}$"):
+            Isolated(["fake"], "fake", 3.0, remedy="; do this").start()
+
+
 def test_what_the_process_writes_goes_to_whoever_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
 

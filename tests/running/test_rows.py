@@ -16,6 +16,7 @@ from conformance.running import runner
 from conformance.running.answer import Answer, Question
 from conformance.running.isolated import Isolated
 from conformance.running.process import worker_command
+from conformance.running.protocol import WRITE_ONE
 from conformance.running.runner import Request, answered_once
 from conformance.running.select import Selection
 from conformance.running.target import adopt
@@ -125,9 +126,9 @@ def test_a_worker_is_told_what_the_request_says(monkeypatch: pytest.MonkeyPatch)
     )
     command = worker_command("x.py:y", MHA, "cpu", ("here",))
     assert {"--op", MHA, "--device", "cpu", "--path", "here", "x.py:y"} < set(command)
-    assert runner.isolated(request, print) == (command, "x.py:y", 5.0, print)  # type: ignore[comparison-overlap]
+    assert runner.isolated(request, print) == (command, "x.py:y", 5.0, print, "")  # type: ignore[comparison-overlap]
     request = Request(command=("node", "impl.js"), timeout=7.0)
-    assert runner.isolated(request, None) == (("node", "impl.js"), "node impl.js", 7.0, None)  # type: ignore[comparison-overlap]
+    assert runner.isolated(request, None) == (("node", "impl.js"), "node impl.js", 7.0, None, WRITE_ONE)  # type: ignore[comparison-overlap]
 
 
 def layer(query: Any, key: Any, value: Any, *, w_q: Any, w_k: Any, w_v: Any, w_o: Any) -> Any: ...

@@ -267,10 +267,14 @@ def test_notes_come_with_the_start(tmp_path: Path, make_case: Make) -> None:
     ("program", "message"),
     [
         (PROGRAM % "sofcap", "unknown name in the features of .* 'sofcap'; did you mean 'softcap'"),
-        ("print('hello', flush=True); input()", "what is no start reply: 'hello'.*; `mha-conformance init"),
+        ("print('hello', flush=True); input()", "what is no start reply: 'hello'.*: `mha-conformance init"),
         (
             "raise SystemExit('no GPU')",
             "did not start: the process exited with status 1; its last line was: no GPU",
+        ),
+        (
+            "pass",
+            "did not start: the process exited with status 0; it has to answer each line with one line of JSON",
         ),
         ('print(\'{"error": "protocol 1 is too old"}\')', "protocol 1 is too old"),
         ('print(\'{"name": "x"}\')', "'version' is a required property"),

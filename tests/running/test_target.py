@@ -198,10 +198,18 @@ def make(**attributes: Any) -> Any:
 
 REFUSED: dict[str, tuple[Any, str]] = {
     "feature": (make(features={"sofcap"}), "unknown feature of x: 'sofcap'; did you mean 'softcap'?"),
-    "features as a string": (make(features="mask"), "features must be a set of names, got 'mask'"),
+    "features as a string": (
+        make(features="mask"),
+        "x: features must be a set of names, such as {'mask', 'attn_bias'}, got 'mask'",
+    ),
+    "a feature without its argument": (
+        make(features={"window"}),
+        "x has 'window' in its features and takes no argument window; take it, or leave the feature out",
+    ),
+    "a cache without a past": (make(features={"cache"}), "takes no argument past_key"),
     "dtype": (make(dtypes=("float23",)), "unknown dtype of x: 'float23'; did you mean 'float32'?"),
-    "accuracy": (make(accuracy="fuzed"), "unknown accuracy 'fuzed'; did you mean 'fused'?"),
-    "layout": (make(layout="bhdl"), "unknown layout 'bhdl'; did you mean"),
+    "accuracy": (make(accuracy="fuzed"), "unknown accuracy of x: 'fuzed'; did you mean 'fused'?"),
+    "layout": (make(layout="bhdl"), "unknown layout of x: 'bhdl'; did you mean"),
     "array type": (
         make(array_type="array_api_stric"),
         "No module named 'array_api_stric'; did you mean 'array-api-strict'?",
@@ -236,6 +244,10 @@ def test_what_it_says_is_refused(what: str) -> None:
         (".", "'.' is a folder; give a backend, package.module:attribute or path/to/file.py:attribute"),
         ("{dir}", "'{dir}' is a folder; give"),
         ("{file}:", "names no attribute after the colon; give {file}:NAME, or {file} alone"),
+        (
+            ":attention",
+            "':attention' names nothing before the colon; give package.module:attribute or path/to/file.py:",
+        ),
         ("a b", "'a b' is no name of a module"),
         ("x" * 5000, "no backend, module or file named"),
         ("no.such.module:x", "no backend, module or file named 'no.such.module'"),

@@ -7,6 +7,7 @@ import pytest
 
 import conformance
 from conformance.telling.join import join
+from conformance.version import SUITE_VERSION
 
 
 class Plain:
@@ -53,6 +54,26 @@ def test_a_missing_part_is_named_and_leaves_it_incomplete(runs):
     assert joined.notes == ("attention: part 2/3 is missing",)
     assert report.status == "incomplete"
     assert len(report.results) == len(parts[0].results) + len(parts[2].results)
+
+
+def test_a_part_that_was_interrupted_leaves_it_incomplete(runs):
+    parts = [replace(part, options={**part.options, "k": None}) for part in runs[1]]
+    assert join(parts).reports[0].status == "conformant"
+    cut = replace(parts[1], results=parts[1].results[:-1])
+    for those in ([parts[0], cut, parts[2]], [cut]):
+        joined = join(those)
+        assert joined.reports[0].status == "incomplete"
+        assert joined.notes[0] == f"attention: the run ended after {cut.asked - 1} of {cut.asked} rows"
+    assert join([*parts, cut]).reports[0].status == "conformant", "given again as a whole"
+
+
+def test_another_suite_and_other_vectors_are_told(runs):
+    whole, _ = runs
+    other = replace(whole, suite_version="0.0.1", vectors_sha256="0" * 64)
+    assert join([whole, other]).notes == (
+        f"attention: judged by suite 0.0.1; this is {SUITE_VERSION}",
+        "not all reports are of the same vectors: their counts do not compare",
+    )
 
 
 def test_what_was_not_divided_stays_as_it_is(runs):

@@ -60,7 +60,7 @@ def test_fields_are_the_contract_s(recorder: Any) -> None:
     data = recorder(row(worst=WORST, error_over_bound=float("inf"))).report().to_json()
     assert list(data) == [
         "report_version", "suite_version", "spec_version", "vectors_sha256", "target", "environment", "command",
-        "status", "summary", "features", "profiles", "untested_requirements", "results", "options",
+        "status", "summary", "features", "profiles", "untested_requirements", "results", "options", "asked",
     ]  # fmt: skip
     assert list(data["target"]) == ["name", "version", "source", "accuracy"]
     assert list(data["results"][0]) == [
@@ -269,6 +269,24 @@ def test_paths_that_cannot_be_written(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none" / "report.json", tmp_path / "file" / "report.json"):
         with pytest.raises(UsageError, match="cannot be written"):
             OutFile(path, "report")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"summary": {"pass": 2, "fail": 0}}, "summary: it says 2 pass, and 1 of its rows do"),
+        ({"summary": {"pass": 1, "fail": 0}}, "summary: it says 0 fail, and 1 of its rows do"),
+        ({"status": "conformant"}, "status: it says conformant, and a row fails"),
+    ],
+)
+def test_a_report_that_miscounts_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = tmp_path / "report.json"
+    data = report_of(row(), row("fail", case="a/c")).to_json()
+    for name, value in change.items():
+        data[name] = {**data[name], **value} if isinstance(value, dict) else value
+    path.write_text(json.dumps(data))
+    with pytest.raises(UsageError, match=message):
+        read_report(path)
 
 
 @pytest.mark.parametrize(
