@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.defects.bank.ways import dropped, first, output, rounded, shown, turned, weighed
 from conformance.defects.call import Call
-from conformance.defects.defect import Change, Defect, at
+from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
 
 
@@ -218,9 +218,6 @@ DEFECTS = (
         ("NUM-1", "DTYPE-3"),
         {"bias": lambda c, x: x if c.attn_bias is None else x + rounded(c.widen(c.attn_bias), "bfloat16")},
         features=("attn_bias",),
-        unobservable=at(
-            "bfloat16", "rounding the weights once, which every policy admits, is as large an error"
-        ),
     ),
     Defect(
         "bias-scaled-by-heads",

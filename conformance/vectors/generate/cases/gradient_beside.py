@@ -90,7 +90,7 @@ def _biases() -> Iterator[Draft]:
     # entries that are alike but for the sign of the cotangent: what is added up rises, and falls to nothing
     rises, alike = np.repeat([1.0, -1.0], 16)[:, None, None, None], Draws("gradient/bias-of-many-entries")
     query, key, value, grad_output = (
-        round_to_bits(alike.gauss(1, 1, n, 2) + alike.gauss(32, 1, n, 2, sigma=0.25)) for n in (2, 4, 4, 2)
+        round_to_bits(alike.gauss(1, 1, n, 2) + alike.gauss(32, 1, n, 2, sigma=0.25)) for n in (3, 4, 4, 3)
     )
     yield drafted(
         "bias-of-many-entries",
@@ -103,7 +103,7 @@ def _biases() -> Iterator[Draft]:
         key=key[..., :1],
         value=value[..., :1],
         grad_output=(rises * grad_output)[..., :1],
-        attn_bias=draws.gauss(1, 1, 2, 4),
+        attn_bias=draws.gauss(1, 1, 3, 4),
     )
 
 
@@ -150,8 +150,7 @@ def _pairs() -> Iterator[Draft]:
         mask=mask,
         scale=0.75,
     )
-    both: dict[str, Any] = {"softcap": 2.0, "sinks": exact([0.5, -1.0])}
-    for name, what, options in (
+    beside: tuple[tuple[str, str, dict[str, Any]], ...] = (
         (
             "negative-scale",
             "a negative scale and an offset for each batch entry",
@@ -159,7 +158,8 @@ def _pairs() -> Iterator[Draft]:
         ),
         ("two-batch-axes", "two batch axes", {"batch": (2, 2), "q_len": 2, "kv_len": 3}),
         ("one-query", "a single query without a batch axis", {"batch": (), "q_len": 1}),
-    ):
+    )
+    for name, what, options in beside:
         yield drafted(
             f"softcap-sinks-{name}",
             f"A softcap and sinks beside {what}.",
@@ -168,7 +168,8 @@ def _pairs() -> Iterator[Draft]:
             heads=2,
             d_k=2,
             sigma=1.5,
-            **both,
+            softcap=2.0,
+            sinks=exact([0.5, -1.0]),
             **options,
         )
 
@@ -207,22 +208,28 @@ def _far() -> Iterator[Draft]:
 
 def _digits() -> Iterator[Draft]:
     line: dict[str, Any] = {"batch": (), "heads": 1}
+    # four keys have products of about 64, and a bias of about -96 puts them beside the others
+    draws, near = Draws("gradient/scale-bias-of-full-width"), np.arange(9) < 4
+    key = draws.gauss(1, 9, 4)
+    key[:, near] = round_to_bits(4 + key[:, near] / 4)
     yield drafted(
         "scale-bias-of-full-width",
-        "A float32 bias of about -40 and a scale, each of more digits than 16 or 32 bits hold.",
+        "A float32 bias and a scale, each of more digits than 16 bits hold, and large products.",
         "GRAD-1",
         "ATT-4",
         "DTYPE-3",
-        d_k=16,
-        sigma=1.5,
-        attn_bias=round_to_bits(-40 + Draws("gradient/scale-bias-of-full-width").gauss(5, 7), 20),
+        query=round_to_bits(4 + draws.gauss(1, 5, 4) / 2),
+        key=np.where(near[:, None], key, key / 16),
+        value=draws.gauss(1, 9, 4),
+        attn_bias=round_to_bits(draws.gauss(5, 9) - 96 * near, 20),
         dtype_of={"attn_bias": "float32"},
         scale=SCALE,
+        grad_output=draws.gauss(1, 5, 4),
         **line,
     )
     # four keys are at the softcap, and a bias of -100 puts them beside the others
     draws = Draws("gradient/softcap-of-full-width")
-    key, near = draws.gauss(1, 9, 4), np.arange(9) < 4
+    key = draws.gauss(1, 9, 4)
     key[:, near] = round_to_bits(64 + key[:, near])
     yield drafted(
         "softcap-of-full-width",
@@ -242,7 +249,7 @@ def _digits() -> Iterator[Draft]:
 def _layer() -> Iterator[Draft]:
     draws = Draws("gradient/layer-options-of-full-width")
     key, near = draws.gauss(2, 5, 6), np.arange(5) < 2
-    key[:, near] *= 256
+    key[:, near] *= 64
     yield gradient(
         project(
             "gradient/layer-options-of-full-width",
@@ -259,7 +266,7 @@ def _layer() -> Iterator[Draft]:
             value=draws.gauss(2, 5, 6),
             scale=SCALE,
             softcap=SOFTCAP,
-            attn_bias=np.where(near, -100.0, 0.0)[None],
+            attn_bias=np.where(near, -96.0, 0.0)[None],
             biases="o",
             kv_lengths=np.array([0, 4]),
         )
