@@ -176,7 +176,7 @@ DEFECTS = (
         "The scale is rounded to float16.",
         ("NUM-1", "ATT-3"),
         {"scale": lambda c: float(np.float16(R.scale(c)))},
-        admitted=at(("float16/eager", "bfloat16"), _ROUNDED),
+        admitted=at(("float16/eager", "bfloat16/eager"), _ROUNDED),
     ),
     Defect(
         "scale-in-float32",
