@@ -238,6 +238,7 @@ def _sizes() -> Iterator[Draft]:
     )
     # the first half of the values adds to every output and the other takes away as much
     halves = np.repeat([8.0, -8.0], 512)[:, None]
+    draws = Draws("sizes/values-that-cancel")
     yield attend(
         "sizes/values-that-cancel",
         "A weighted sum that rises over 512 keys and falls over 512: a sum in 16 bits between blocks shows.",
