@@ -17,7 +17,9 @@ ANSWERED = {case.id: case for case in load_vectors().cases if not case.raises}
 FORWARD = {name: case for name, case in ANSWERED.items() if not case.gradients}
 SAMPLED = {"example/layer-512-as-8-of-64": 100, "example/layer-256-as-4-of-64": 200}
 """Layers too wide for scalar loops, and how many elements of their output are compared at least."""
-NOTHING = {"mask/no-queries", "mask/no-batch-entries"}  # results without an element
+NOTHING = {  # results without an element
+    f"{chapter}/no-{what}" for chapter in ("mask", "projection") for what in ("queries", "batch-entries")
+}
 COMPARED = 140_000  # elements in all
 
 
