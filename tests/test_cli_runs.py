@@ -306,6 +306,7 @@ def test_files_that_cannot_be_written_are_told_before_the_run(
     ("arguments", "said"),
     [
         (["{target}:good", "--report", "{target}"], "report '{target}' is the target as well"),
+        (["{target}", "--report", "{target}"], "report '{target}' is the target as well"),
         (["--command", "python {target}", "--html", "{target}"], "page '{target}' is the target as well"),
         (
             ["{target}:wrong", "--baseline", "{folder}/k.toml", "--junit", "{folder}/k.toml"],

@@ -10,7 +10,7 @@ from conformance.cli.exits import CONFORMANT, FAILED, examples
 from conformance.errors import UsageError
 from conformance.names import DTYPES, OPERATIONS, SDPA
 from conformance.running.nearest import known
-from conformance.telling.outfile import OutFile
+from conformance.telling.outfile import OutFile, files_of
 from conformance.telling.text import console, plain
 
 SIZE_AXES = 4
@@ -123,7 +123,7 @@ def bench(
         if path is not None
     ]
     for number, (file, _) in enumerate(files):
-        read = (("target", each.rpartition(":")[0]) for each in request.targets)
+        read = [("target", path) for path in files_of(request.targets)]
         file.check_apart([*read, *((other.what, other.path) for other, _ in files[:number])])
     try:
         result = in_fresh_process(request)

@@ -94,6 +94,12 @@ class OutFile:
             raise UsageError(f"{self.what} {self._path} cannot be written: {error.strerror}") from error
 
 
+def files_of(words: Iterable[str]) -> list[str]:
+    """The files that targets or the words of a command name, with an attribute or without."""
+    names = [name for word in words for name in (word, word.rpartition(":")[0])]
+    return [name for name in names if os.path.isfile(name)]  # noqa: PTH113 -- no word is too long or odd for it
+
+
 def _runs(process: int) -> bool:
     """Whether a process of this number is there; it is taken to be where nobody can tell."""
     if os.name != "posix":  # there, `kill` would end it

@@ -18,7 +18,7 @@ from conformance.running.select import Selection, parse_shard
 from conformance.telling.badge import badge as badge_text
 from conformance.telling.junit import junit as junit_text
 from conformance.telling.known import baseline_text
-from conformance.telling.outfile import OutFile
+from conformance.telling.outfile import OutFile, files_of
 from conformance.telling.record import Recorder
 from conformance.telling.report import Report, read_report
 from conformance.telling.requirements import read_requirements
@@ -251,8 +251,8 @@ def _check_reasons(files: Files) -> None:
 
 def _check_apart(request: Request, files: Files, written: Sequence[OutFile]) -> None:
     """No output is a file that the run reads, nor another output; two inputs may be written over on purpose."""
-    source = request.target.rpartition(":")[0] if isinstance(request.target, str) else ""
-    read: list[tuple[str, FilePath]] = [("target", each) for each in (source, *request.command) if each]
+    words = [*request.command, *([request.target] if isinstance(request.target, str) else [])]
+    read: list[tuple[str, FilePath]] = [("target", path) for path in files_of(words)]
     if files.baseline and not _same(files.baseline, files.write_baseline):
         read.append(("baseline of the run", files.baseline))
     if files.resume and not _same(files.resume, files.report or files.resume):
