@@ -23,7 +23,8 @@ MOST = 20
 POLICY = "fused"
 """The stricter of the two that the bank is run under."""
 OFTEN, SHARE = ("mask", "attn_bias", "lengths", "past", "grouped", "returned"), 0.7
-"""Options that such a defect may need, and the share of the cases that has each."""
+SELDOM, LESS = ("scale", "softcap", "sinks"), 0.4
+"""Options that such a defect may need, and the share of the cases that has each: of the latter few need one."""
 NEVER_DRAWN = {"validation"}
 """A call that has to be refused is never drawn: what concerns such calls is run on every other."""
 BITS, KV_LENGTHS = (8,), (1, 2, 3, 5, 9, 17)
@@ -106,7 +107,8 @@ def _answers(request: tuple[int, int, bool]) -> list[Answer]:
     seed, number, backward = request
     name = f"unobservable/{seed}-{number}-{backward}"
     rng = random.Random(name)
-    options = tuple(option for option in OFTEN if rng.random() < SHARE)
+    shares = {**dict.fromkeys(OFTEN, SHARE), **dict.fromkeys(SELDOM, LESS)}
+    options = tuple(option for option, share in shares.items() if rng.random() < share)
     drawn = draft(name, rng, options, rng.random() < 0.3, backward, BITS, KV_LENGTHS)
     if "mask" in drawn.inputs and rng.random() < SHARE:
         drawn.inputs["mask"][..., 0, :] = False  # an empty row
