@@ -10,7 +10,7 @@ from conformance.cli.exits import CONFORMANT, FAILED, examples
 from conformance.errors import UsageError
 from conformance.names import DTYPES, OPERATIONS, SDPA
 from conformance.running.nearest import known
-from conformance.telling.outfile import OutFile, files_of
+from conformance.telling.outfile import OutFile, check_apart, files_of
 from conformance.telling.text import console, plain
 
 SIZE_AXES = 4
@@ -122,9 +122,7 @@ def bench(
         for path, what, text in ((json_path, "result", _json), (plot, "plot", bench_svg))
         if path is not None
     ]
-    for number, (file, _) in enumerate(files):
-        read = [("target", path) for path in files_of(request.targets)]
-        file.check_apart([*read, *((other.what, other.path) for other, _ in files[:number])])
+    check_apart((file for file, _ in files), (("target", path) for path in files_of(request.targets)))
     try:
         result = in_fresh_process(request)
     except OtherResultError as error:

@@ -18,7 +18,7 @@ from conformance.telling.explain import (
 )
 from conformance.telling.join import join
 from conformance.telling.listing import LISTS, case_json, case_lines, list_table
-from conformance.telling.outfile import OutFile
+from conformance.telling.outfile import OutFile, check_apart
 from conformance.telling.report import read_report
 from conformance.telling.requirements import read_requirements
 from conformance.telling.table import matrix_lines, matrix_table
@@ -90,7 +90,7 @@ def report(runs: tuple[Path, ...], html: Path | None) -> int:
     """
     file = None if html is None else OutFile(html, "page")
     if file is not None:
-        file.check_apart(("report", path) for path in runs)
+        check_apart([file], (("report", path) for path in runs))
     joined = join([read_report(path) for path in runs])
     reports = joined.reports
     if file is not None:

@@ -19,7 +19,7 @@ class OutFile:
     """
 
     def __init__(self, path: Path, what: str) -> None:
-        self.what, self._given = what, path
+        self.what, self.given = what, path
         try:
             self._try(path)
         except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links that go round in a circle
@@ -38,24 +38,12 @@ class OutFile:
         beside.unlink()
 
     def __str__(self) -> str:
-        return f"{self.what} {self._given}"
+        return f"{self.what} {self.given}"
 
     @property
     def path(self) -> Path:
         """The file itself, links resolved."""
         return self._path
-
-    def check_apart(self, others: Iterable[tuple[str, str | os.PathLike[str]]]) -> None:
-        """Sees to it that nothing which is read, or written as well, is written over; each has a word for it.
-
-        Raises:
-            UsageError: a file would be lost.
-        """
-        for what, path in others:
-            if os.path.realpath(path) == str(self._path):
-                raise UsageError(
-                    f"{self.what} {str(self._given)!r} is the {what} as well, which would be lost: give another name"
-                )
 
     def _opened(self) -> tuple[Path, IO[str]]:
         """The file that becomes the other one once it is whole: made anew, whatever lies or points there."""
@@ -92,6 +80,22 @@ class OutFile:
                 raise
         except OSError as error:
             raise UsageError(f"{self.what} {self._path} cannot be written: {error.strerror}") from error
+
+
+def check_apart(written: Iterable[OutFile], read: Iterable[tuple[str, str | os.PathLike[str]]]) -> None:
+    """Sees to it that no output is written over a file that is read, each with a word for it, or another output.
+
+    Raises:
+        UsageError: a file would be lost.
+    """
+    taken = {os.path.realpath(path): what for what, path in read}
+    for file in written:
+        path = str(file.path)
+        if path in taken:
+            raise UsageError(
+                f"{file.what} {str(file.given)!r} is the {taken[path]} as well, which would be lost: give another name"
+            )
+        taken[path] = file.what
 
 
 def files_of(words: Iterable[str]) -> list[str]:

@@ -18,7 +18,7 @@ from conformance.running.select import Selection, parse_shard
 from conformance.telling.badge import badge as badge_text
 from conformance.telling.junit import junit as junit_text
 from conformance.telling.known import baseline_text
-from conformance.telling.outfile import OutFile, files_of
+from conformance.telling.outfile import OutFile, check_apart, files_of
 from conformance.telling.record import Recorder
 from conformance.telling.report import Report, read_report
 from conformance.telling.requirements import read_requirements
@@ -257,8 +257,7 @@ def _check_apart(request: Request, files: Files, written: Sequence[OutFile]) -> 
         read.append(("baseline of the run", files.baseline))
     if files.resume and not _same(files.resume, files.report or files.resume):
         read.append(("report to go on with", files.resume))
-    for number, file in enumerate(written):
-        file.check_apart([*read, *((other.what, other.path) for other in written[:number])])
+    check_apart(written, read)
 
 
 def _same(one: FilePath, other: FilePath | None) -> bool:
