@@ -18,6 +18,10 @@ def at(dtypes: tuple[str, ...] | str, reason: str) -> dict[str, str]:
     return dict.fromkeys((dtypes,) if isinstance(dtypes, str) else dtypes, reason)
 
 
+NARROW = at(WIDE, "the dtype of the call is no narrower than float32")
+"""Why a rounding to the dtype of the call does not show there."""
+
+
 def varied(made: Mapping[str, Any], here: str) -> dict[str, Any]:
     """Changes by detail, of which one is that of the bank and the others are its variants, as fields of a Defect."""
     return {

@@ -10,7 +10,7 @@ from conformance.defects.bank.grad_sums import narrow_sum
 from conformance.defects.bank.ways import dropped, only
 from conformance.defects.blocks.tile import Tile, full
 from conformance.defects.call import Call
-from conformance.defects.defect import HALF, WIDE, Change, Defect, at
+from conformance.defects.defect import HALF, NARROW, Change, Defect, at
 from conformance.defects.reference import REFERENCE as R
 from conformance.defects.reference import column
 from conformance.vectors.case import Array
@@ -137,7 +137,6 @@ def _head_by_head(c: Call, heads: Array) -> Array:
 
 
 NO_PEAK: Change = {"peak": lambda c, logits, visible: c.wide(0)}
-NARROW = at(WIDE, "the dtype of the call is no narrower than float32")
 IN_RANGE = at("float64", "its exponentials are numbers where those of float32 overflow or underflow")
 
 Row = tuple[str, str, tuple[str, ...], tuple[str, ...], Callable[[Call], Any], Change]

@@ -10,7 +10,6 @@ import numpy as np
 from conformance.defects.backward import to_shape
 from conformance.defects.bank.beside import (
     IN_RANGE,
-    NARROW,
     NO_PEAK,
     OF_TILES,
     apart,
@@ -26,7 +25,7 @@ from conformance.defects.bank.beside import (
 from conformance.defects.bank.grad_sums import narrow_sum
 from conformance.defects.bank.ways import after, back, dropped, only
 from conformance.defects.call import Call
-from conformance.defects.defect import HALF, Change, Defect, at
+from conformance.defects.defect import HALF, NARROW, Change, Defect, at
 from conformance.defects.reference import REFERENCE as R
 from conformance.vectors.case import Array
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.grad_sums import narrow_sum
-from conformance.defects.bank.ways import after, back, logits
+from conformance.defects.bank.ways import after, back, logits, refuse
 from conformance.defects.call import Call
-from conformance.defects.defect import WIDE, Change, Defect, at
+from conformance.defects.defect import NARROW, Change, Defect
 from conformance.defects.reference import REFERENCE as R
 from conformance.defects.reference import Steps
 from conformance.vectors.case import Array
@@ -69,12 +69,6 @@ def _b_q_of_tokens(c: Call, name: str, x: Array, gradient: Array, weight: str, b
     return {**found, bias: narrow_sum(terms, 0, c.dtype)}
 
 
-def _no_batch_entries(c: Call) -> Call:
-    if 0 in c.batch:
-        raise ValueError("empty batch")
-    return c
-
-
 def _mean_times_count(empty: Callable[[Call], bool]) -> Change:
     """NaN where there is nothing to take a mean of."""
 
@@ -86,7 +80,6 @@ def _mean_times_count(empty: Callable[[Call], bool]) -> Change:
     return {"finish_gradients": finish}
 
 
-NARROW = at(WIDE, "the dtype of the call is no narrower than float32")
 DEFECTS = (
     Defect("grad-logits-clamped-at-10000", "On the way back logits are clamped to plus and minus 10000.",
            ("GRAD-1", "GRAD-15"), back(logits(lambda c, x: np.clip(x, -10000, 10000)))),
@@ -117,7 +110,7 @@ DEFECTS = (
            features=("attn_bias", "sinks")),
     Defect("grad-empty-batch-refused",
            "You refuse to give gradients of a batch of zero entries: those of what it shares are zero.",
-           ("GRAD-2", "SHAPE-9"), back({"accept": _no_batch_entries}), features=("empty",)),
+           ("GRAD-2", "SHAPE-9"), back(refuse(lambda c: 0 in c.batch, "empty batch")), features=("empty",)),
     Defect("grad-empty-batch-nan",
            "The gradients of what an empty batch shares are NaN, as a mean over it is: they are zero.",
            ("GRAD-2", "SHAPE-9"), _mean_times_count(lambda c: 0 in c.batch), features=("empty",)),

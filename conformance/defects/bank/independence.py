@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.ways import after, output
+from conformance.defects.bank.ways import after, output, refuse
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
@@ -145,15 +145,6 @@ def _entries(index: Any) -> Change:
     return after("merge", lambda c, x: x[index(len(x))], lambda c: bool(c.batch) and c.batch[0] > 0)
 
 
-def _refuse(when: Any, why: str) -> Change:
-    def accept(c: Call) -> Call:
-        if when(c):
-            raise ValueError(why)
-        return c
-
-    return {"accept": accept}
-
-
 def _turned_batch(c: Call, x: Array) -> Array:
     """Two batch axes, flattened in the wrong order."""
     first, second = c.batch[0], int(np.prod(c.batch[1:]))
@@ -196,19 +187,19 @@ DEFECTS = (
         "unaligned-refused",
         "You refuse arrays at odd addresses.",
         ("IND-2",),
-        _refuse(lambda c: not c.query.flags.aligned, "query is not aligned"),
+        refuse(lambda c: not c.query.flags.aligned, "query is not aligned"),
     ),
     Defect(
         "readonly-refused",
         "You refuse read-only arrays.",
         ("IND-2", "IND-5"),
-        _refuse(lambda c: not c.query.flags.writeable, "query is read-only"),
+        refuse(lambda c: not c.query.flags.writeable, "query is read-only"),
     ),
     Defect(
         "strided-refused",
         "You refuse arrays that are not contiguous.",
         ("IND-2",),
-        _refuse(lambda c: not c.query.flags.c_contiguous, "query is not contiguous"),
+        refuse(lambda c: not c.query.flags.c_contiguous, "query is not contiguous"),
     ),
     Defect(
         "query-scaled-in-place",
@@ -342,13 +333,13 @@ DEFECTS = (
         "no-batch-refused",
         "You refuse operands without a batch axis.",
         ("SHAPE-4",),
-        _refuse(lambda c: not c.batch, "no batch axis"),
+        refuse(lambda c: not c.batch, "no batch axis"),
     ),
     Defect(
         "many-batch-axes-refused",
         "You refuse operands with more than one batch axis.",
         ("SHAPE-4",),
-        _refuse(lambda c: len(c.batch) > 1, "more than one batch axis"),
+        refuse(lambda c: len(c.batch) > 1, "more than one batch axis"),
     ),
     Defect(
         "batch-axes-merged",
@@ -374,7 +365,7 @@ DEFECTS = (
         "empty-batch-refused",
         "You refuse a batch of zero entries: the result is empty.",
         ("SHAPE-9",),
-        _refuse(lambda c: 0 in c.batch, "empty batch"),
+        refuse(lambda c: 0 in c.batch, "empty batch"),
         "pytorch/pytorch#141218",
         features=("empty",),
     ),
@@ -382,7 +373,7 @@ DEFECTS = (
         "no-queries-refused",
         "You refuse a call without queries: the result is empty.",
         ("SHAPE-9",),
-        _refuse(lambda c: c.q_len == 0, "no queries"),
+        refuse(lambda c: c.q_len == 0, "no queries"),
         "pytorch/pytorch#141218",
         features=("empty",),
     ),

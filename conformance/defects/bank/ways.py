@@ -36,6 +36,17 @@ def only(change: Change, when: Callable[[Call], Any]) -> Change:
     return {step: either(step) for step in change}
 
 
+def refuse(when: Callable[[Call], Any], why: str) -> Change:
+    """A call that is refused under a condition."""
+
+    def accept(c: Call) -> Call:
+        if when(c):
+            raise ValueError(why)
+        return c
+
+    return {"accept": accept}
+
+
 def after(
     step: str, change: Callable[[Call, Any], Any], when: Callable[[Call], Any] = lambda c: True
 ) -> Change:
