@@ -67,6 +67,17 @@ def build(draft: Draft) -> Case:
     return _case(draft, _features(draft, problem), excluded, expected)
 
 
+def declared(draft: Draft) -> Case:
+    """The case of a draft without what takes long: expected values and their bounds."""
+    excluded = _inexact(draft)
+    if draft.raises:
+        return _case(draft, _features(draft, None), excluded, {})
+    problem = pose(draft.operation, draft.inputs, draft.options, draft.rows)
+    for _ in _held(draft, problem, approximate(problem), excluded):
+        pass  # which notes the dtypes and policies under which something overflows
+    return _case(draft, _features(draft, problem), excluded, {})
+
+
 def _check(draft: Draft) -> None:
     """Whether the call is refused is what the draft says (spec/errors.md)."""
     dtype = (draft.only or DTYPES)[0]

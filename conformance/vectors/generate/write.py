@@ -26,7 +26,7 @@ def write(directory: Path, cases: Iterable[tuple[Case, bool]]) -> None:
     entries = []
     for case, readable in sorted(cases, key=lambda pair: pair[0].id):
         file = READABLE if readable else f"{case.chapter}.safetensors"
-        tensors, entry = _encoded(case)
+        tensors, entry = encoded(case)
         files.setdefault(file, {}).update(tensors)
         entries.append({**entry, "file": file})
     for name, tensors in files.items():
@@ -45,6 +45,22 @@ def write(directory: Path, cases: Iterable[tuple[Case, bool]]) -> None:
     (directory / CHECKED).write_bytes(checked_text(hashlib.sha256(raw).hexdigest()))
 
 
+def same(one: Case, other: Case) -> bool:
+    """Whether two cases are written alike."""
+    tensors, entry = encoded(one)
+    others, its = encoded(other)
+    return (
+        json.dumps(entry) == json.dumps(its)
+        and list(tensors) == list(others)
+        and all(
+            x.dtype == others[key].dtype
+            and x.shape == others[key].shape
+            and x.tobytes() == others[key].tobytes()
+            for key, x in tensors.items()
+        )
+    )
+
+
 def _lines(index: dict[str, Any]) -> bytes:
     """The index as JSON with one file and one case a line, so that a change shows as the lines of its cases."""
 
@@ -57,7 +73,7 @@ def _lines(index: dict[str, Any]) -> bytes:
     return "\n".join(["{", *head, '"files": {', files, "},", '"cases": [', cases, "]", "}", ""]).encode()
 
 
-def _encoded(case: Case) -> tuple[dict[str, Array], dict[str, Any]]:
+def encoded(case: Case) -> tuple[dict[str, Array], dict[str, Any]]:
     """The tensors of a case by key, and its entry in the index but for the file."""
     tensors = {f"{case.id}:input:{name}": array for name, array in case.inputs.items()}
     expected = {}
