@@ -5,7 +5,6 @@
 
 import itertools
 import os
-import shutil
 import sys
 import time
 from pathlib import Path
@@ -226,17 +225,8 @@ def diagnosis(session: nox.Session) -> None:
 def defects(session: nox.Session) -> None:
     """Plants every defect of the bank and prints the kill matrix; `nox -s defects -- write` stores who is caught."""
     session.install("-e", ".")
-    write = "write" in session.posargs
-    words = [word for word in session.posargs if word != "write"]
-    if not write:
-        session.run("python", "-m", "conformance.defects", *words, env=ONE_THREAD)
-        return
-    fresh = Path(session.create_tmp()) / "kills.json"
-    with fresh.open("w", encoding="utf-8") as file:
-        session.run("python", "-m", "conformance.defects", "--json", env=ONE_THREAD, stdout=file)
-    shutil.copy(
-        fresh, "conformance/defects/kills.json"
-    )  # only what is whole, and after no defect has escaped
+    words = ["--write" if word == "write" else word for word in session.posargs]
+    session.run("python", "-m", "conformance.defects", *words, env=ONE_THREAD)
 
 
 @nox.session
