@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from definition import scaled_dot_product_attention
 from hypothesis import settings
 
 from conformance.cli import main
@@ -43,18 +44,6 @@ def golden_of(
     )
 
 
-def attend(
-    query: Array, key: Array, value: Array, *, scale: float | None = None, is_causal: bool = False
-) -> Array:
-    """Plain attention in float64, of equal lengths and heads."""
-    query, key, value = (array.astype(np.float64) for array in (query, key, value))
-    logits = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        logits = np.where(np.tri(*logits.shape[-2:], dtype=bool), logits, -np.inf)
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ value
-
-
 def case_of(id: str = "core/plain", **fields: Any) -> Case:  # noqa: A002 -- the field is called so
     """A case of (2, 3, 4) operands; fields replace its own."""
     random = np.random.default_rng(7)
@@ -66,10 +55,10 @@ def case_of(id: str = "core/plain", **fields: Any) -> Case:  # noqa: A002 -- the
         },
     )
     options = fields.pop("options", {})
-    plain = {name: inputs[name] for name in ("query", "key", "value")}
-    known = {name: value for name, value in options.items() if name in ("scale", "is_causal")}
     if "expected" not in fields:
-        fields["expected"] = {} if fields.get("raises") else {"output": golden_of(attend(**plain, **known))}
+        exact = {name: x.astype(np.float64) if x.dtype == np.float32 else x for name, x in inputs.items()}
+        wanted = {} if fields.get("raises") else scaled_dot_product_attention(**exact, **options)
+        fields["expected"] = {name: golden_of(x) for name, x in wanted.items()}
     return Case(
         id=id,
         **{
