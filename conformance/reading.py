@@ -48,7 +48,7 @@ def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
         TooLargeError: it has more bytes than `most`.
     """
     _check_regular(path, path.stat().st_mode)  # a device is not even opened
-    with open(path, "rb", opener=_at_once) as file:  # noqa: PTH123 -- Path.open has no opener
+    with open(path, "rb", opener=_at_once) as file:
         _check_regular(path, os.fstat(file.fileno()).st_mode)
         raw = file.read(most + 1)
     if len(raw) > most:

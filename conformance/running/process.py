@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from conformance.errors import UsageError
+from conformance.resources import current_folder
 from conformance.running.memory import allowance, resident
 from conformance.running.orphan import MARK, end, launched, processes
 from conformance.running.protocol import ProtocolError
@@ -63,6 +64,7 @@ class Process:
     """A child process with its pipes; `echo` gets what it writes to stderr."""
 
     def __init__(self, command: Sequence[str], echo: Callable[[str], None] | None = None) -> None:
+        current_folder()
         if shutil.which(command[0]) is None:
             raise UsageError(f"cannot start {command[0]!r}: No such file, or none that may be run")
         self._mark = secrets.token_hex(16)
