@@ -26,6 +26,7 @@ from conformance.telling.text import MESSAGE, console, counted, plain, shorten
 from conformance.vectors.case import Case
 
 FILE = click.Path(path_type=Path)
+_LONGER = "mend what hangs, or give a longer --timeout"
 
 
 @click.command(
@@ -241,6 +242,8 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
     out, report = console(), recorder.report()
     if not quiet:
         out.print(run_table(report))
+        if report.gave_up:
+            out.print(plain(f"{report.gave_up}; {_LONGER}", "bold red"), soft_wrap=True)
         if report.failed:
             out.print(blame_table(report.results, read_requirements()))
         if told := alike(report.results):

@@ -14,7 +14,7 @@ import numpy as np
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
-from conformance.running.runner import Event, Request, Started
+from conformance.running.runner import Event, GaveUp, Request, Started
 from conformance.running.select import wanted
 from conformance.telling import summary
 from conformance.telling.held import Held
@@ -60,6 +60,7 @@ class Recorder:
         self._found: Diagnosed | None = None
         self._written = time.monotonic()
         self._whole: list[str] = []
+        self._stopped = ""
         self._held = held
         self.kept = False  # whether the file holds rows of this run
         self.sha256 = ""  # of the file as it was written last
@@ -68,6 +69,9 @@ class Recorder:
         """Takes in one event; writes the report if the last time is a while ago."""
         if isinstance(event, Started):
             self._start(event)
+        elif isinstance(event, GaveUp):
+            self._stopped = event.why
+            return
         else:
             self._rows.append(event)
             if time.monotonic() - self._written < WRITE_SECONDS:
@@ -146,6 +150,7 @@ class Recorder:
             options=self._request.options,
             baseline=self._baseline(rows),
             asked=self._started.total,
+            stopped=self._stopped,
         )
 
     @property

@@ -66,6 +66,7 @@ class Report:
     options: Mapping[str, Any] | None = None  # which rows were asked, and how; None in reports of version 1.0
     baseline: BaselineResult | None = None
     asked: int | None = None  # rows that there are if the run goes to its end; None in reports of version 1.1
+    stopped: str = ""  # why the run gave up before its end; empty where it did not
 
     @property
     def executed(self) -> int:
@@ -76,6 +77,18 @@ class Report:
     def ended(self) -> bool:
         """Whether no row is known to be lacking."""
         return self.asked in (None, len(self.results))
+
+    @property
+    def lacking(self) -> int:
+        """How many rows are known to be lacking."""
+        return max(0, (self.asked or 0) - len(self.results))
+
+    @property
+    def gave_up(self) -> str:
+        """That the run gave up before its end, in a sentence; empty where it did not."""
+        return (
+            f"gave up: {self.stopped}, so {self.lacking} of {self.asked} were not run" if self.stopped else ""
+        )
 
     @property
     def failed(self) -> int:
@@ -114,6 +127,7 @@ class Report:
             **({"options": dict(self.options)} if self.options is not None else {}),
             **({"baseline": baseline} if baseline else {}),
             **({"asked": self.asked} if self.asked is not None else {}),
+            **({"stopped": self.stopped} if self.stopped else {}),
         }
 
     @classmethod
@@ -139,6 +153,7 @@ class Report:
             if "baseline" in data
             else None,
             asked=data.get("asked"),
+            stopped=data.get("stopped", ""),
         )
 
 
