@@ -13,7 +13,7 @@ from typing import Any
 
 from conformance.errors import UsageError
 from conformance.names import DEFAULT_FEATURES, DTYPES, FEATURES, OPERATIONS, POLICIES, SDPA
-from conformance.resources import checkout_project
+from conformance.resources import checkout_project, current_folder
 from conformance.running.answer import Hello
 from conformance.running.arrays import giver, library, take
 from conformance.running.claims import DECLARE, Call, check_taken, inspect_call, unread
@@ -108,7 +108,7 @@ def _import(name: str, source: str, backend: str | None) -> ModuleType:
             f"{name!r} is {what}; give a backend, package.module:attribute or path/to/file.py:attribute"
             f"{nearest(source, implementations())}"
         )
-    reachable(Path.cwd())
+    reachable(current_folder())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -142,6 +142,8 @@ def _missing(error: ModuleNotFoundError, backend: str | None) -> str:
 def _import_file(path: str) -> ModuleType:
     file = Path(path)
     if not file.is_file():
+        if file.exists():
+            raise UsageError(f"{path!r} is no regular file; give a file of Python")
         siblings = [str(p) for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
         raise UsageError(f"no file {path!r}{nearest(path, siblings)}")
     name = file.stem if _free(file) else f"{file.stem}_target"
@@ -149,7 +151,7 @@ def _import_file(path: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UsageError(f"cannot import {path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
-    reachable(Path.cwd())
+    reachable(current_folder())
     reachable(file.resolve().parent)
     sys.modules[name] = module
     try:

@@ -129,7 +129,8 @@ def summary_line(report: Report) -> Text:
     counts = ", ".join(
         f"{n} {verdict}" for verdict, n in report.summary.items() if n or verdict in ("pass", "fail")
     )
-    return Text.assemble((report.status, STYLES[report.status]), f": {counts}")
+    lacking = f", {report.lacking} not run" if report.lacking else ""
+    return Text.assemble((report.status, STYLES[report.status]), f": {counts}{lacking}")
 
 
 def summary_lines(report: Report, profile: str | None = None) -> list[Text]:
