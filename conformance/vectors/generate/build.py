@@ -2,32 +2,48 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from conformance.defects.call import Call
 from conformance.defects.checks import CHECKS
 from conformance.dtypes import cast, dtype_name
-from conformance.names import DTYPES, FEATURES, MHA_VJP, OPTION_FEATURES, SDPA_VJP
+from conformance.names import DTYPES, FEATURES, MHA_VJP, OPTION_FEATURES, POLICIES, SDPA_VJP
 from conformance.vectors.case import Array, Bound, Case, Golden
 from conformance.vectors.generate.approximate import Approximation, approximate
-from conformance.vectors.generate.bounds import limits
+from conformance.vectors.generate.bounds import completed, partial_limits
 from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.gradients.limits import Sensitivity, gradient_sizes, stored_as
 from conformance.vectors.generate.gradients.names import GRADIENTS
 from conformance.vectors.generate.gradients.oracle import golden_gradients
-from conformance.vectors.generate.oracle import golden
+from conformance.vectors.generate.oracle import Pair, golden
 from conformance.vectors.generate.policies import POLICY, Policy, policies
-from conformance.vectors.generate.problem import Limits, Problem, finite, pose
+from conformance.vectors.generate.problem import AT_ONCE, Limits, Problem, finite, parts, pose
 from conformance.vectors.generate.signatures import signatures
 from conformance.vectors.generate.sums import FINEST, last_rounding
+
+
+@dataclass(frozen=True)
+class Values:
+    """What finds the exact value of every output, or gradient, of a problem, as hi + lo."""
+
+    outputs: Callable[[Problem, Approximation, tuple[str, ...], tuple[slice, slice]], dict[str, Pair]]
+    gradients: Callable[[Problem, Approximation, tuple[int, ...], tuple[str, ...]], dict[str, Pair]]
+
+
+BALLS = Values(lambda problem, a, wanted, _: golden(problem, a, wanted)[0], golden_gradients)
+"""In ball arithmetic: what the vectors hold."""
 
 KEPT_BITS = 8
 """Significant bits of a stored W or s: enough for a tolerance, few enough to be the same on every machine."""
 
 
-def build(draft: Draft) -> Case:
+def build(draft: Draft, values: Values = BALLS, asked: tuple[str, ...] = POLICIES) -> Case:
     """The case of a draft.
+
+    `values` finds what is exact, and bounds are those of the policies that are asked for.
 
     Raises:
         ValueError: the call is wrong and not said to be, or the other way round; the golden value cannot be
@@ -38,31 +54,28 @@ def build(draft: Draft) -> Case:
     if draft.raises:
         return _case(draft, _features(draft, None), excluded, {})
     problem = pose(draft.operation, draft.inputs, draft.options, draft.rows)
-    approximation = approximate(problem)
     if draft.operation in (SDPA_VJP, MHA_VJP):
-        gradients = _gradients(draft, problem, approximation, excluded)
+        gradients = _gradients(draft, problem, excluded, values, asked)
         return _case(draft, _features(draft, problem), excluded, gradients)
-    wanted = _wanted(draft)
-    exact, _ = golden(problem, approximation, wanted)
-    shapes = {name: _shape(problem, name, hi) for name, (hi, _) in exact.items()}
-    rows = {name: draft.rows if name in ("output", "weights", "lse") else None for name in wanted}
-    reduced = {name: _reduced(shapes[name], name, rows[name]) for name in wanted}
-    held = _held(draft, problem, approximation, excluded)
-    bounds = _bounds(reduced, held, lambda policy: limits(problem, approximation, policy, wanted))
-    rms_applies = _rms_applies(problem, approximation)
+    found = _outputs(problem, list(_policies(excluded, asked)), _wanted(draft), values)
+    _exclude(excluded, found.overflows, asked)
+    shapes = {name: _shape(problem, name, hi) for name, (hi, _) in found.exact.items()}
+    rows = {name: draft.rows if name in ("output", "weights", "lse") else None for name in shapes}
+    reduced = {name: _reduced(shapes[name], name, rows[name]) for name in shapes}
+    bounds = _bounds(reduced, found.held, lambda policy: found.limits(policy))
     expected = {
         name: Golden(
             shape=shapes[name],
             rows=rows[name],
             hi=hi.reshape(reduced[name]),
             lo=lo.reshape(reduced[name]),
-            rms_applies=rms_applies,
+            rms_applies=found.rms_applies,
             bounds=bounds[name],
             signatures=signatures(problem, draft.signatures, hi.reshape(reduced[name]))
             if name == "output"
             else {},
         )
-        for name, (hi, lo) in exact.items()
+        for name, (hi, lo) in found.exact.items()
     }
     return _case(draft, _features(draft, problem), excluded, expected)
 
@@ -73,9 +86,79 @@ def declared(draft: Draft) -> Case:
     if draft.raises:
         return _case(draft, _features(draft, None), excluded, {})
     problem = pose(draft.operation, draft.inputs, draft.options, draft.rows)
-    for _ in _held(draft, problem, approximate(problem), excluded):
-        pass  # which notes the dtypes and policies under which something overflows
+    _held(problem, approximate(problem), excluded, POLICIES)
     return _case(draft, _features(draft, problem), excluded, {})
+
+
+@dataclass
+class _Found:
+    """What the parts of a problem come to, whole."""
+
+    exact: dict[str, Pair]
+    shown: dict[str, Array]  # as float64 shows it: what is not finite, and where
+    bounds: dict[tuple[Policy, tuple[str, ...]], dict[str, Limits]]
+    overflows: dict[tuple[str, tuple[str, ...]], str]  # dtype and policies -> why there are no bounds
+    rms_applies: bool
+
+    @property
+    def held(self) -> list[tuple[Policy, tuple[str, ...]]]:
+        """The policies under which nothing overflows."""
+        return [key for key in self.bounds if (key[0].dtype, key[1]) not in self.overflows]
+
+    def limits(self, policy: Policy) -> dict[str, Limits]:
+        """W and s of each output under a policy."""
+        of_parts = next(limits for (key, _), limits in self.bounds.items() if key == policy)
+        return {
+            name: completed(name, policy, found, self.shown.get(name)) for name, found in of_parts.items()
+        }
+
+
+def place_of(problem: Problem, name: str, entries: slice, rows: slice) -> tuple[slice, ...]:
+    """Where some entries and judged rows lie in an output whose batch axes are flattened."""
+    if name.startswith("present"):
+        return (entries,)
+    return (entries, rows) if name == "output" and problem.layer else (entries, slice(None), rows)
+
+
+def _outputs(
+    problem: Problem,
+    todo: list[tuple[Policy, tuple[str, ...]]],
+    wanted: tuple[str, ...],
+    values: Values,
+) -> _Found:
+    """Exact values and bounds of every wanted output, part by part."""
+    whole = _Found({}, {}, {key: {} for key in todo}, {}, False)
+
+    def fill(target: dict[str, Any], name: str, pair: tuple[Array, ...], entries: slice, rows: slice) -> None:
+        if part is problem:
+            target[name] = pair
+            return
+        place = place_of(problem, name, entries, rows)
+        if name not in target:
+            shape = (problem.size, *pair[0].shape[1:])
+            if len(place) > 1:
+                shape = (*shape[: len(place) - 1], len(problem.rows), *shape[len(place) :])
+            target[name] = tuple(np.zeros(shape) for _ in pair)
+        for array, of_part in zip(target[name], pair, strict=True):
+            array[place] = of_part
+
+    shown: dict[str, Any] = {}
+    for entries, rows, part in parts(problem):
+        a = approximate(part)
+        whole.rms_applies |= _rms_applies(part, a)
+        for name, pair in values.outputs(part, a, wanted, (entries, rows)).items():
+            fill(whole.exact, name, pair, entries, rows)
+        for name, array in (("output", a.output), ("weights", a.weights), ("lse", a.lse)):
+            if name in wanted:
+                fill(shown, name, (array,), entries, rows)
+        for (policy, stands_for), bounds in whole.bounds.items():
+            if reason := _overflow(part, a, policy):
+                whole.overflows.setdefault((policy.dtype, stands_for), reason)
+            else:
+                for name, pair in partial_limits(part, a, policy, wanted).items():
+                    fill(bounds, name, pair, entries, rows)
+    whole.shown = {name: array for name, (array,) in shown.items()}
+    return whole
 
 
 def _check(draft: Draft) -> None:
@@ -100,18 +183,19 @@ def _check(draft: Draft) -> None:
 
 
 def _gradients(
-    draft: Draft, problem: Problem, approximation: Approximation, excluded: dict[str, str]
+    draft: Draft, problem: Problem, excluded: dict[str, str], values: Values, asked: tuple[str, ...]
 ) -> dict[str, Golden]:
     """The golden gradients of a draft; each has the shape of its argument.
 
     Raises:
         ValueError: a number that is not finite can be seen, of which no gradient is derived.
     """
+    approximation = approximate(problem)
     if _sees_more_than_numbers(problem, approximation):
         raise ValueError(f"{draft.id} asks for gradients, and a NaN or an infinity in it is not hidden")
     shapes = {name: draft.inputs[name].shape for name in GRADIENTS if name in draft.inputs}
     bias_shape = shapes.get("attn_bias", (1, 1))
-    exact = golden_gradients(problem, approximation, bias_shape, shapes)
+    exact = values.gradients(problem, approximation, bias_shape, tuple(shapes))
     sensitivity = Sensitivity(problem, approximation, bias_shape, draft.id)
 
     def limits_of(policy: Policy) -> dict[str, Limits]:
@@ -123,7 +207,8 @@ def _gradients(
                 limits[name] = stored_as(draft.dtype_of[name], policy, limits[name], numbers)
         return limits
 
-    bounds = _bounds(shapes, _held(draft, problem, approximation, excluded), limits_of)
+    held = _held(problem, approximation, excluded, asked)
+    bounds = _bounds(shapes, held, limits_of)
     return {
         name: Golden(
             shape=shape,
@@ -216,24 +301,46 @@ def _inexact(draft: Draft) -> dict[str, str]:
     return excluded
 
 
-def _held(
-    draft: Draft, problem: Problem, approximation: Approximation, excluded: dict[str, str]
+def _policies(
+    excluded: Mapping[str, str], asked: tuple[str, ...]
 ) -> Iterator[tuple[Policy, tuple[str, ...]]]:
-    """The policies under which nothing overflows; the others are noted in excluded."""
+    """The distinct policies of each dtype that is left in, each with the asked ones that it stands for."""
     for dtype in DTYPES:
         if dtype in excluded:
             continue
-        held = []
         for name, stands_for in policies(dtype).items():
-            policy = POLICY[dtype, name]
-            if reason := _overflow(problem, approximation, policy):
-                excluded.update({f"{dtype}/{alias}": reason for alias in stands_for})
-            else:
-                held.append((policy, stands_for))
-        if not held:
-            reasons = {excluded.pop(key) for key in list(excluded) if key.startswith(f"{dtype}/")}
-            excluded[dtype] = "; ".join(sorted(reasons))
-        yield from held
+            if found := tuple(alias for alias in stands_for if alias in asked):
+                yield POLICY[dtype, name], found
+
+
+def _held(
+    problem: Problem, a: Approximation, excluded: dict[str, str], asked: tuple[str, ...]
+) -> list[tuple[Policy, tuple[str, ...]]]:
+    """The policies under which nothing overflows; `excluded` notes the others."""
+    held, overflows = [], {}
+    for policy, stands_for in _policies(excluded, asked):
+        if reason := _overflow(problem, a, policy):
+            overflows[policy.dtype, stands_for] = reason
+        else:
+            held.append((policy, stands_for))
+    _exclude(excluded, overflows, asked)
+    return held
+
+
+def _exclude(
+    excluded: dict[str, str], overflows: Mapping[tuple[str, tuple[str, ...]], str], asked: tuple[str, ...]
+) -> None:
+    """Notes the policies under which something overflows; where that is all of them, the dtype."""
+    for dtype in {dtype: None for dtype, _ in overflows}:
+        reasons = {
+            alias: reason for (of, aliases), reason in overflows.items() if of == dtype for alias in aliases
+        }
+        if len(reasons) == sum(
+            len(aliases) for policy, aliases in _policies({}, asked) if policy.dtype == dtype
+        ):
+            excluded[dtype] = "; ".join(sorted(set(reasons.values())))
+        else:
+            excluded.update({f"{dtype}/{alias}": reason for alias, reason in reasons.items()})
 
 
 def _overflow(problem: Problem, a: Approximation, policy: Policy) -> str | None:
@@ -347,7 +454,8 @@ def _shape_features(draft: Draft, problem: Problem) -> set[str]:
                 size == 1 != whole for size, whole in zip(shape, full[len(full) - len(shape) :], strict=True)
             ):
                 found.add("broadcast")
-    whole = pose(draft.operation, draft.inputs, draft.options, None)
+    # of a call with more pairs, the rows that are judged have to tell
+    whole = problem if math.prod(full) > AT_ONCE else pose(draft.operation, draft.inputs, draft.options, None)
     if math.prod(full) == 0 or not whole.visible.any(axis=-1).all():
         found.add("empty")
     return found

@@ -1,8 +1,8 @@
 """A call brought to one form: batch axes flattened, every mask made one visibility, projections in the open."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -86,12 +86,14 @@ def pose(
         if name in floats:
             floats[name] = floats[name].reshape(size, *floats[name].shape[len(batch) :])
     floats["query"] = floats["query"][..., list(kept), :]
+    if "grad_output" in floats:
+        floats["grad_output"] = floats["grad_output"][..., list(kept), :]
     assert value.shape[-2] == key.shape[-2]
-    full = (size, num_heads, q_len, kv_len)
-    visible = _visible(inputs, options, batch, full)
-    bias = np.zeros(full)
+    full = (size, num_heads, len(kept), kv_len)
+    visible = _visible(inputs, options, batch, full, kept)
+    bias = np.broadcast_to(0.0, full)
     if "attn_bias" in inputs:
-        bias = _spread(np.asarray(inputs["attn_bias"], dtype=np.float64), batch, full).copy()
+        bias = _spread(inputs["attn_bias"], batch, full, kept).astype(np.float64)
         bias[np.isneginf(bias)] = 0.0
     return Problem(
         batch=batch,
@@ -102,17 +104,20 @@ def pose(
         q_len=q_len,
         kv_len=kv_len,
         rows=kept,
-        visible=visible[:, :, list(kept), :],
-        bias=bias[:, :, list(kept), :],
+        visible=visible,
+        bias=bias,
         has_bias="attn_bias" in inputs,
         scale=options.get("scale"),
         softcap=options.get("softcap"),
     )
 
 
-def _spread(array: npt.NDArray[Any], batch: tuple[int, ...], full: tuple[int, ...]) -> npt.NDArray[Any]:
-    """A mask or bias of rank 2 or full rank over [B, H, q_len, kv_len]."""
-    return np.broadcast_to(array, (*batch, *full[1:])).reshape(full)
+def _spread(
+    array: npt.NDArray[Any], batch: tuple[int, ...], full: tuple[int, ...], rows: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    """A mask or bias of rank 2 or full rank over [B, H, rows, kv_len]."""
+    held = array if array.shape[-2] == 1 else array[..., list(rows), :]
+    return np.broadcast_to(held, (*batch, *full[1:])).reshape(full)
 
 
 def _visible(
@@ -120,20 +125,21 @@ def _visible(
     options: Mapping[str, Any],
     batch: tuple[int, ...],
     full: tuple[int, ...],
+    rows: tuple[int, ...],
 ) -> Bools:
     """Which key each query may attend: the intersection of everything that masks."""
-    size, _, q_len, kv_len = full
+    size, kv_len = full[0], full[-1]
     visible = np.ones(full, dtype=bool)
     if "mask" in inputs:
-        visible &= _spread(inputs["mask"], batch, full)
+        visible &= _spread(inputs["mask"], batch, full, rows)
     if "attn_bias" in inputs:
-        visible &= ~np.isneginf(_spread(np.asarray(inputs["attn_bias"], np.float64), batch, full))
+        visible &= ~np.isneginf(_spread(inputs["attn_bias"], batch, full, rows).astype(np.float64))
     slot = np.arange(kv_len)
     if "kv_lengths" in inputs:
         visible &= (slot < inputs["kv_lengths"].reshape(size, 1))[:, None, None, :]
     offset = inputs["q_offset"] if "q_offset" in inputs else np.asarray(options.get("q_offset") or 0)
-    centre = np.broadcast_to(offset.reshape(-1, 1), (size, 1)) + np.arange(q_len)  # [B, q_len]
-    distance = (slot - centre[..., None])[:, None]  # [B, 1, q_len, kv_len], key minus query position
+    centre = np.broadcast_to(offset.reshape(-1, 1), (size, 1)) + np.array(rows, dtype=np.int64)  # [B, rows]
+    distance = (slot - centre[..., None])[:, None]  # [B, 1, rows, kv_len], key minus query position
     if options.get("is_causal"):
         visible &= distance <= 0
     left, right = options.get("window") or (None, None)
@@ -142,6 +148,44 @@ def _visible(
     if right is not None:
         visible &= distance <= right
     return visible
+
+
+AT_ONCE = 1 << 21
+"""Pairs of a query and a key that one part of a problem has at most, where it can be parted."""
+
+
+def parts(problem: Problem) -> Iterator[tuple[slice, slice, Problem]]:
+    """Batch entries and rows that can be looked at apart, and the problem of each; nearly always one part."""
+    every = slice(None)
+    if problem.visible.size <= AT_ONCE:
+        yield every, every, problem
+        return
+    of_row = problem.visible[:1, :, :1].size
+    rows = min(len(problem.rows), max(1, AT_ONCE // of_row))
+    entries = max(1, AT_ONCE // (of_row * rows))
+    for b in range(0, problem.size, entries):
+        for i in range(0, len(problem.rows), rows):
+            place = slice(b, b + entries), slice(i, i + rows)
+            yield *place, part(problem, *place)
+
+
+def part(problem: Problem, entries: slice, rows: slice) -> Problem:
+    """Some entries of the batch, and some of the rows that are judged; results of the others are no matter to them."""
+    inputs = dict(problem.inputs)
+    for name in ("query", "key", "value", "past_key", "past_value", "grad_output"):
+        if name in inputs:
+            inputs[name] = inputs[name][entries]
+    for name in ("query", "grad_output"):
+        if name in inputs:
+            inputs[name] = inputs[name][..., rows, :]
+    return replace(
+        problem,
+        batch=(len(range(problem.size)[entries]),),
+        inputs=inputs,
+        rows=problem.rows[rows],
+        visible=problem.visible[entries, :, rows],
+        bias=problem.bias[entries, :, rows],
+    )
 
 
 def finite(x: Array) -> Array:

@@ -15,6 +15,18 @@ FINEST = 2.0**-40
 """Logits that are closer count as equal even in float64, whose own roundings lie between."""
 
 
+BLOCK = 8
+"""Terms that long sums are formed of at once."""
+AT_LENGTH = 1 << 20
+"""Products of terms, from which on sums are formed by blocks."""
+AT_ONCE = 1 << 20
+"""Numbers that are held at once on the way."""
+FEW = 1 << 12
+"""Numbers that are grouped without a look at them first."""
+CANCELS = 2.0**-16
+"""A sum that is so much smaller than its parts is formed otherwise."""
+
+
 def sum_variance(
     unit: float, count: Array | float, squares: Array, total: Array, partial: Array | float = 0.0
 ) -> Array:
@@ -27,12 +39,45 @@ def partial_sums(x: Array, y: Array) -> Array:
 
     Terms in disorder make it n / 2 sum of squares or less; where they rise, or come by sign, it is more.
     """
+    if x.ndim == y.ndim == 2 and x.shape[0] * y.size > AT_LENGTH:
+        return _partial_sums_by_blocks(x, y)
     total = x @ y
     first, forward, backward = np.zeros_like(total), np.zeros_like(total), np.zeros_like(total)
     for k in range(x.shape[-1]):
         backward += (total - first) ** 2
         first += x[..., :, k, None] * y[..., k, None, :]
         forward += first**2
+    return np.maximum(forward, backward)
+
+
+def _partial_sums_by_blocks(x: Array, y: Array) -> Array:
+    """The same by matrix products. Squares in reverse follow from those in order.
+
+    Within a block the squares are a quadratic form of its terms. No square cancels: what is formed is at most
+    a small multiple of the larger sum.
+    """
+    count, total = x.shape[1], x @ y
+    first, forward = np.zeros_like(total), np.zeros_like(total)
+    whole = count // BLOCK * BLOCK
+    left, right = np.triu_indices(BLOCK)
+    # the sum of squares of the sums within a block holds the product of two terms so many times
+    times = (BLOCK - right) * np.where(left == right, 1.0, 2.0)
+    falling = 2.0 * (BLOCK - np.arange(BLOCK))
+    step = max(1, AT_ONCE // max(1, total.size, len(times) * max(x.shape[0], y.shape[1]))) * BLOCK
+    for start in range(0, whole, step):
+        of_x = x[:, start : min(start + step, whole)].reshape(x.shape[0], -1, BLOCK).swapaxes(0, 1)
+        of_y = y[start : min(start + step, whole)].reshape(-1, BLOCK, y.shape[1])
+        squares_x = (of_x[..., left] * (of_x[..., right] * times)).swapaxes(0, 1).reshape(x.shape[0], -1)
+        forward += squares_x @ (of_y[:, left] * of_y[:, right]).reshape(-1, y.shape[1])
+        for sums, rising in zip(of_x @ of_y, (of_x * falling) @ of_y, strict=True):
+            rising += BLOCK * first
+            rising *= first
+            forward += rising
+            first += sums
+    for k in range(whole, count):
+        first += x[:, k, None] * y[k]
+        forward += first**2
+    backward = (count - 1) * total**2 + forward - 2 * total * ((x * (count - 1.0 - np.arange(count))) @ y)
     return np.maximum(forward, backward)
 
 
@@ -45,20 +90,48 @@ class Ties:
     coherence: Array  # [rows, 1], mean size of a key's group: 1 without ties, n where all are equal
     largest: float = 1.0  # RMS of the error of a group over that of one key
 
-    def spread(self, terms: Array) -> Array:
-        """The variance of the sum over keys of terms [rows, kv_len, width] times errors of variance one.
+    def spread(self, weights: Array, values: Array, centre: Array | None = None) -> Array:
+        """The variance of the sum over keys of weights (values - centre) times errors of variance one, [rows, width].
 
-        The larger of two readings: every error on its own, or one error for each group of equal logits.
+        weights is [rows, kv_len], values [kv_len, width], centre [rows, width]. The larger of two readings:
+        every error on its own, or one error for each group of equal logits.
         """
-        alone = np.einsum("nmo,nmo->no", terms, terms)
+        alone = _sums_of_squares(weights, values, centre)
         if not self.any:
             return alone
-        together = np.zeros_like(alone)
-        for i, groups in enumerate(self.group):
-            sums = np.zeros((groups.max(initial=-1) + 1, terms.shape[2]))
-            np.add.at(sums, groups, terms[i])
-            together[i] = (sums**2).sum(axis=0)
+        together = alone.copy()
+        for i, (of_row, groups) in enumerate(zip(weights, self.group, strict=True)):
+            keys = np.flatnonzero(of_row)
+            if not len(keys):
+                continue
+            keys = keys[np.bincount(groups[keys])[groups[keys]] > 1]
+            if not len(keys):
+                continue
+            keys = keys[np.argsort(groups[keys], kind="stable")]
+            starts = np.flatnonzero(np.diff(groups[keys], prepend=-1))
+            terms = values[keys] if centre is None else values[keys] - centre[i]
+            terms = of_row[keys, None] * terms
+            together[i] += (np.add.reduceat(terms, starts, axis=0) ** 2).sum(axis=0) - (terms**2).sum(axis=0)
         return np.maximum(alone, self.largest**2 * together)
+
+
+def _sums_of_squares(weights: Array, values: Array, centre: Array | None) -> Array:
+    """Over keys, of weights (values - centre)."""
+    squared = weights**2
+    if centre is None:
+        return squared @ values**2
+    found = np.empty_like(centre)
+    rows = np.arange(len(weights))
+    if weights.shape[0] * values.size > AT_LENGTH:
+        middle = values.mean(axis=0)
+        moved, to = values - middle, centre - middle
+        parts = squared @ moved**2, -2 * to * (squared @ moved), to**2 * squared.sum(axis=-1, keepdims=True)
+        found = parts[0] + parts[1] + parts[2]
+        # where the three cancel, once more without
+        rows = np.flatnonzero((found < CANCELS * sum(np.abs(x) for x in parts)).any(axis=-1))
+    for i in rows:
+        found[i] = squared[i] @ (values - centre[i]) ** 2
+    return found
 
 
 def ties(logits: Array, visible: Bools, unit: float) -> Ties:
@@ -67,7 +140,7 @@ def ties(logits: Array, visible: Bools, unit: float) -> Ties:
     logits and visible are [rows, kv_len]. A group spans a quarter of the unit (spec/numerics.md).
     """
     width = max(unit / 4, FINEST)
-    order = np.lexsort((logits, ~visible), axis=-1)  # hidden keys last
+    order = np.argsort(np.where(visible, logits, np.inf), axis=-1)  # hidden keys last
     ordered = np.take_along_axis(logits, order, axis=-1)
     seen = np.take_along_axis(visible, order, axis=-1)
     starts = seen.copy()  # a new group at each key that is not close to the one before it
@@ -86,8 +159,10 @@ def ties(logits: Array, visible: Bools, unit: float) -> Ties:
 
 def _split(starts: Bools, behind: npt.NDArray[np.intp]) -> None:
     """Cuts chains of close keys into groups; behind is the first key that is too far from each to be in its group."""
-    ends = np.append(np.flatnonzero(starts[1:]) + 1, len(starts)).tolist()
-    for begin, end in zip(np.flatnonzero(starts).tolist(), ends, strict=True):
+    ends = np.append(np.flatnonzero(starts[1:]) + 1, len(starts))
+    begins = np.flatnonzero(starts)
+    long = ends - begins > 2  # two that are close are one group
+    for begin, end in zip(begins[long].tolist(), ends[long].tolist(), strict=True):
         place = behind[begin]
         while place < end:
             starts[place] = True
@@ -125,9 +200,20 @@ def alike_in_all(logarithms: Array, visible: Bools, unit: float) -> Alike:
     return Alike(found.group.reshape(visible.shape), size >= SEVERAL, float(np.sqrt(3)) if shared else 1.0)
 
 
+def largest_error(logarithms: Array, visible: Bools, unit: float) -> float:
+    """`alike_in_all(...).largest`: most share one error only where half of all lie within a unit of the median."""
+    numbers = logarithms[visible]
+    if numbers.size > FEW:
+        half = (numbers.size - 1) // 2
+        middle = np.partition(numbers, (half, half + 1))[half : half + 2]
+        if all((np.abs(numbers - x) <= 2 * max(unit, FINEST)).sum() < numbers.size / 2 for x in middle):
+            return 1.0
+    return alike_in_all(logarithms, visible, unit).largest
+
+
 def last_rounding(result: Array, unit: float) -> Array:
     """What the RMS of the last rounding lacks where most elements of a result are one number, and round alike."""
     size = np.where(np.isfinite(result), np.abs(result), 0.0)
     numbers = size[size > 0]
-    largest = alike_in_all(np.log(numbers), np.ones(numbers.shape, dtype=np.bool_), unit).largest
+    largest = largest_error(np.log(numbers), np.ones(numbers.shape, dtype=np.bool_), unit)
     return unit * np.sqrt((largest**2 - 1) / 3) * size

@@ -26,6 +26,15 @@ def limits(
 ) -> dict[str, Limits]:
     """W and s of every wanted output, in the shape of the output with its rows reduced."""
     wanted = tuple(wanted)
+    shown = {"output": approximation.output, "weights": approximation.weights, "lse": approximation.lse}
+    found = partial_limits(problem, approximation, policy, wanted)
+    return {name: completed(name, policy, found[name], shown.get(name)) for name in wanted}
+
+
+def partial_limits(
+    problem: Problem, approximation: Approximation, policy: Policy, wanted: tuple[str, ...]
+) -> dict[str, Limits]:
+    """The same for a part of a problem, without what the results of all parts have to say."""
     a = approximation
     full = {name: (np.zeros(x.shape), np.zeros(x.shape)) for name, x in _shapes(problem, a).items()}
     for b in range(problem.size):
@@ -45,11 +54,18 @@ def limits(
         for i, (worst, rms) in enumerate(outputs_of(problem, a, policy, b, heads)):
             place = b if problem.layer else (b, i)
             full["output"][0][place], full["output"][1][place] = worst, rms
-    for name, exact in (("output", a.output), ("lse", a.lse)):
-        worst, rms = full[name]
-        full[name] = worst, np.hypot(rms, last_rounding(exact, policy.storage))
-    shown = {"output": a.output, "weights": a.weights, "lse": a.lse}
-    return {name: _where_finite(full[name], shown.get(name)) for name in wanted}
+    return {name: full[name] for name in wanted}
+
+
+def completed(name: str, policy: Policy, limits: Limits, shown: Array | None) -> Limits:
+    """W and s of a whole output, where the result itself is `shown`; it is None where all of it is finite."""
+    worst, rms = limits
+    if shown is None:
+        return limits
+    if name in ("output", "lse"):
+        rms = np.hypot(rms, last_rounding(shown, policy.storage))
+    worst, rms = (np.where(np.isfinite(shown), x, 0.0) for x in (worst, rms))
+    return worst, np.where(worst < SQUARED_AWAY, worst, rms)
 
 
 def _shapes(problem: Problem, a: Approximation) -> dict[str, Array]:
@@ -61,10 +77,3 @@ def _shapes(problem: Problem, a: Approximation) -> dict[str, Array]:
         "present_key": a.key[:, ::step],
         "present_value": a.value[:, ::step],
     }
-
-
-def _where_finite(pair: Limits, shown: Array | None) -> Limits:
-    if shown is None:
-        return pair
-    worst, rms = (np.where(np.isfinite(shown), x, 0.0) for x in pair)
-    return worst, np.where(worst < SQUARED_AWAY, worst, rms)

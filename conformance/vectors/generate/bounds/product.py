@@ -11,6 +11,9 @@ from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array
 from conformance.vectors.generate.sums import partial_sums, sum_variance
 
+CACHED = 1 << 15
+"""Numbers that fit a processor's cache beside others."""
+
 
 @dataclass(frozen=True)
 class Head:
@@ -49,7 +52,7 @@ def head_of(policy: Policy, softmax: Softmax, value: Operand, projection: Array 
     variance: Array = (
         moved
         + (common + (2 * u_a) ** 2 + 2 * u_l**2 / 3 + (operands * policy.drift) ** 2) * average**2
-        + (u_s**2 + policy.operand**2) / 3 * softmax.alike.spread(p[:, :, None] * u[None])
+        + (u_s**2 + policy.operand**2) / 3 * softmax.alike.spread(p, u)
         + (p**2 @ value.variance) @ square_w
         + (
             sum_variance(u_a, n * softmax.coherence, products, z, partial_sums(p, v))
@@ -70,31 +73,48 @@ def head_of(policy: Policy, softmax: Softmax, value: Operand, projection: Array 
 
 def _logit_error(softmax: Softmax, u: Array, average: Array) -> Array:
     """Errors of the logits act on U less its average, and never beyond the convex hull of U."""
-    p, total = softmax.weights, softmax.denominator
+    growth = softmax.growth
+    moving, total = softmax.weights * growth, softmax.denominator
+    sink = softmax.sink_weight * softmax.sink_growth
     worst = np.empty_like(average)
-    for i in range(p.shape[0]):
-        deviation = np.abs(u - average[i])  # [kv_len, width]
+    for i, of_row in enumerate(moving):
         seen = softmax.visible[i]
-        hull = deviation[seen].max(axis=0, initial=0.0)
-        moved = (p[i] * softmax.growth[i])[seen] @ deviation[seen]
+        moved = _weighted_distance(of_row, u, average[i])
+        if softmax.sink_weight[i, 0] > 0:
+            moved = moved + sink[i, 0] * np.abs(average[i])
+        worst[i] = moved / total[i]
+        if max(growth[i].max(initial=0.0), softmax.sink_growth[i, 0]) <= total[i, 0]:
+            continue  # an average of distances is within the hull
+        hull = np.zeros_like(average[i])
+        if seen.any():
+            hull = np.maximum(u[seen].max(axis=0) - average[i], average[i] - u[seen].min(axis=0))
         if softmax.sink_weight[i, 0] > 0:
             hull = np.maximum(hull, np.abs(average[i]))
-            moved = moved + softmax.sink_weight[i, 0] * softmax.sink_growth[i, 0] * np.abs(average[i])
-        worst[i] = np.minimum(moved / total[i], hull)
+        worst[i] = np.minimum(worst[i], hull)
     return worst
+
+
+def _weighted_distance(weights: Array, u: Array, centre: Array) -> Array:
+    """Sum of weights |u - centre|, a cache's load of keys at a time."""
+    step = max(1, CACHED // max(1, u.shape[1]))
+    found = np.zeros_like(centre)
+    for start in range(0, len(u), step):
+        away = u[start : start + step] - centre
+        found += weights[start : start + step] @ np.abs(away, out=away)
+    return found
 
 
 def _logit_variance(softmax: Softmax, u: Array, average: Array) -> Array:
     """Independent errors of the logits, and those of the query, which move all keys of a row alike."""
-    p = softmax.weights
-    steep = p * softmax.steepening
-    deviation = steep[:, :, None] * (u[None] - average[:, None])  # [rows, kv_len, width]
-    variance = softmax.ties.spread(deviation * np.sqrt(softmax.variance)[:, :, None])
+    steep = softmax.weights * softmax.steepening
+    variance = softmax.ties.spread(steep * np.sqrt(softmax.variance), u, average)
     variance = variance + softmax.sink_weight**2 * softmax.sink_variance * average**2
-    variance = variance + np.einsum("nmo,nm->no", deviation, softmax.drift) ** 2
+    if softmax.drift.any():
+        drift = [of_row @ (u - centre) for of_row, centre in zip(steep * softmax.drift, average, strict=True)]
+        variance = variance + np.reshape(drift, average.shape) ** 2
     if softmax.query_variance.any():
-        for i in range(p.shape[0]):
-            keys = (softmax.scale * softmax.slope[i])[:, None] * softmax.key  # [kv_len, d_k]
-            covariance = keys.T @ deviation[i]  # [d_k, width]
+        for i in range(len(steep)):
+            keys = (softmax.scale * softmax.slope[i] * steep[i])[:, None] * softmax.key  # [kv_len, d_k]
+            covariance = keys.T @ (u - average[i])  # [d_k, width]
             variance[i] += softmax.query_variance[i] @ covariance**2
     return variance

@@ -11,7 +11,7 @@ from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array, Bools, Problem, finite
 from conformance.vectors.generate.sums import (
     Ties,
-    alike_in_all,
+    largest_error,
     partial_sums,
     sum_coherence,
     sum_variance,
@@ -71,8 +71,10 @@ class Softmax:
     def alike(self) -> Ties:
         """Keys whose weights round alike."""
         logarithms = np.where(self.visible, self.logits - self.lse, 0.0)
-        largest = alike_in_all(logarithms, self.visible, self.weights_unit).largest
-        return replace(ties(self.logits, self.visible, self.weights_unit), largest=largest)
+        largest = largest_error(logarithms, self.visible, self.weights_unit)
+        same = self.weights_unit == self.unit
+        found = self.ties if same else ties(self.logits, self.visible, self.weights_unit)
+        return replace(found, largest=largest)
 
     @cached_property
     def spread(self) -> Array:

@@ -27,7 +27,9 @@ def _normaliser_variance(softmax: Softmax, policy: Policy) -> Array:
 
 def _shared_variance(softmax: Softmax) -> Array:
     """Variance of the log of the denominator by independent errors of the logits. [rows, 1]."""
-    spread = softmax.ties.spread((softmax.weights * np.sqrt(softmax.variance))[:, :, None])
+    spread = softmax.ties.spread(
+        softmax.weights * np.sqrt(softmax.variance), np.ones((softmax.weights.shape[1], 1))
+    )
     return spread + softmax.sink_weight**2 * softmax.sink_variance
 
 
@@ -49,9 +51,7 @@ def weights_limits(softmax: Softmax, policy: Policy) -> Limits:
     worst = (error + (rho + policy.storage) * (p + error)) * policy.second_order + floor
     shared = _shared_variance(softmax)
     variance = p**2 * ((1 - 2 * p) * softmax.variance + shared)
-    keys = softmax.scale * softmax.slope[:, :, None] * softmax.key[None]  # [rows, kv_len, d_k]
-    centred = keys - np.einsum("nm,nmd->nd", p, keys)[:, None]
-    variance = np.maximum(variance, 0.0) + p**2 * np.einsum("nmd,nd->nm", centred**2, softmax.query_variance)
+    variance = np.maximum(variance, 0.0) + p**2 * _of_query(softmax)
     variance = variance * softmax.steepening**2
     stored = (softmax.alike.largest * policy.storage) ** 2 / 3
     variance = variance + p**2 * (_normaliser_variance(softmax, policy) + stored + kept**2 / 3)
@@ -71,6 +71,17 @@ def fall(softmax: Softmax) -> Array:
     return np.where(below > -0.5, -np.log1p(np.maximum(below, -0.5)), -np.log(least))
 
 
+def _of_query(softmax: Softmax) -> Array:
+    """What errors of the query do to the log of a weight: they move its key as far as that is from the mean."""
+    found = np.empty_like(softmax.weights)
+    for i, (p, slope, variance) in enumerate(
+        zip(softmax.weights, softmax.slope, softmax.query_variance, strict=True)
+    ):
+        keys = softmax.scale * slope[:, None] * softmax.key  # [kv_len, d_k]
+        found[i] = (keys - p @ keys) ** 2 @ variance
+    return found
+
+
 def lse_limits(softmax: Softmax, policy: Policy) -> Limits:
     """W and s of the lse; exactly -inf where a row is empty. [rows]."""
     p = softmax.weights
@@ -78,8 +89,7 @@ def lse_limits(softmax: Softmax, policy: Policy) -> Limits:
     error = np.maximum(np.log1p(above), fall(softmax))
     stored = stored_lse(softmax, policy)
     worst = error + normaliser(softmax, policy) + stored + policy.storage * np.abs(softmax.lse)
-    keys = softmax.scale * softmax.slope[:, :, None] * softmax.key[None]
-    mean = np.einsum("nm,nmd->nd", p, keys)
+    mean = (softmax.scale * p * softmax.slope) @ softmax.key
     variance = _shared_variance(softmax)
     variance = variance + (mean**2 * softmax.query_variance).sum(axis=-1, keepdims=True)
     variance = variance + _normaliser_variance(softmax, policy)
