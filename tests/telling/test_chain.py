@@ -133,6 +133,7 @@ def test_the_command_tells_of_one_or_of_what_lacks_something(
     assert capsys.readouterr().out.startswith("no requirement of ")
     draft = replace(real.drafts[0], id="mask/new", covers=("MASK-3",))
     lacking = having(real, drafts=[*real.drafts, draft])
+    monkeypatch.setattr(chaining, "read_links", lambda: real.links)
     monkeypatch.setattr(chaining, "read_chains", lambda links, record: lacking)
     assert main(["chain"]) == 1
     out = capsys.readouterr().out
@@ -159,6 +160,7 @@ def test_run_does_the_machine_s_part_in_order_and_stops_where_it_fails(
         return subprocess.CompletedProcess(words, status.get(words[2], 0))
 
     monkeypatch.setattr(chaining.subprocess, "run", run)
+    monkeypatch.setattr(chaining, "read_links", lambda: real.links)
     monkeypatch.setattr(chaining, "read_chains", lambda links, record: lacking)
     assert main(["chain", "MASK-3", "--run"]) == 0
     assert [" ".join(words) for words in asked] == [
