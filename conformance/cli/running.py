@@ -256,7 +256,7 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
             out.print(plain(hint), soft_wrap=True)
         if report.status == "incomplete":
             out.print(plain(shorten(f"incomplete because {recorder.left_open()}", MESSAGE)), soft_wrap=True)
-        for told in filter(None, (recorder.written(), recorder.checksum())):
+        for told in filter(None, (recorder.checksum(), recorder.written())):
             out.print(plain(told), soft_wrap=True)
     for problem in report.baseline.problems if report.baseline else ():
         out.print(plain(problem, "red"), soft_wrap=True)
