@@ -268,8 +268,12 @@ def _summarise(report: Report) -> None:
     """Adds the run to the summary of a step on GitHub, if this is one."""
     path = os.environ.get(VARIABLE)
     if path:
-        with Path(path).open("a", encoding="utf-8") as file:
+        with open(path, "a", encoding="utf-8", opener=_at_once) as file:
             file.write(run_markdown(report, read_requirements()))
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def exit_status(report: Report, profile: str | None) -> int:
