@@ -254,14 +254,23 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
             out.print(plain(told), soft_wrap=True)
         if hint := recorder.assumed():
             out.print(plain(hint), soft_wrap=True)
+        if told := recorder.undeclared():
+            out.print(plain(told), soft_wrap=True)
         if report.status == "incomplete":
-            out.print(plain(shorten(f"incomplete because {recorder.left_open()}", MESSAGE)), soft_wrap=True)
+            out.print(plain(shorten(_left_open(recorder), MESSAGE)), soft_wrap=True)
         for told in filter(None, (recorder.checksum(), recorder.written())):
             out.print(plain(told), soft_wrap=True)
     for problem in report.baseline.problems if report.baseline else ():
         out.print(plain(problem, "red"), soft_wrap=True)
     for line in summary_lines(report, profile):
         out.print(line, soft_wrap=True)
+
+
+def _left_open(recorder: Recorder) -> str:
+    """Why the status is incomplete, and what was seen all the same: nothing has failed."""
+    passed = recorder.report().summary["pass"]
+    seen = "; every row that was run passes" if passed else ""
+    return f"incomplete because {recorder.left_open()}{seen}"
 
 
 def _summarise(report: Report) -> None:
