@@ -254,9 +254,11 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
             out.print(plain(told), soft_wrap=True)
         if hint := recorder.assumed():
             out.print(plain(hint), soft_wrap=True)
+        if told := recorder.undeclared():
+            out.print(plain(told), soft_wrap=True)
         if report.status == "incomplete":
-            out.print(plain(shorten(f"incomplete because {recorder.left_open()}", MESSAGE)), soft_wrap=True)
-        for told in filter(None, (recorder.written(), recorder.checksum())):
+            out.print(plain(shorten(_left_open(recorder), MESSAGE)), soft_wrap=True)
+        for told in filter(None, (recorder.checksum(), recorder.written())):
             out.print(plain(told), soft_wrap=True)
     for problem in report.baseline.problems if report.baseline else ():
         out.print(plain(problem, "red"), soft_wrap=True)
@@ -264,12 +266,23 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
         out.print(line, soft_wrap=True)
 
 
+def _left_open(recorder: Recorder) -> str:
+    """Why the status is incomplete, and what was seen all the same: nothing has failed."""
+    passed = recorder.report().summary["pass"]
+    seen = "; every row that was run passes" if passed else ""
+    return f"incomplete because {recorder.left_open()}{seen}"
+
+
 def _summarise(report: Report) -> None:
     """Adds the run to the summary of a step on GitHub, if this is one."""
     path = os.environ.get(VARIABLE)
     if path:
-        with Path(path).open("a", encoding="utf-8") as file:
+        with open(path, "a", encoding="utf-8", opener=_at_once) as file:
             file.write(run_markdown(report, read_requirements()))
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def exit_status(report: Report, profile: str | None) -> int:

@@ -114,7 +114,9 @@ class Started:
     accuracy: str
     total: int  # rows of the run
     done: int = 0  # how many of them will not follow, since an earlier run has them
-    varied: int = 0  # how many of them have a variant asked as well
+    varied: frozenset[tuple[str, str]] = (
+        frozenset()
+    )  # those (case ID, dtype) that have a variant asked as well
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ def run(
             accuracy,
             total=len(questions),
             done=len(questions) - len(left),
-            varied=sum(bool(question.seed) for question in questions),
+            varied=frozenset((q.case.id, q.dtype) for q in questions if q.seed),
         )
         hangs, seen = Hangs(request.workers), set()
         with closing(_rows(request, left, accuracy, asker, echo)) as rows:

@@ -16,7 +16,7 @@ from conformance.names import DEFAULT_FEATURES, DTYPES, FEATURES, OPERATIONS, PO
 from conformance.resources import checkout_project, current_folder
 from conformance.running.answer import Hello
 from conformance.running.arrays import giver, library, take
-from conformance.running.claims import DECLARE, Call, check_taken, inspect_call, unread
+from conformance.running.claims import DECLARE, Call, beside, check_taken, inspect_call, unread
 from conformance.running.nearest import known, nearest
 from conformance.running.protocol import in_order
 from conformance.running.words import first_line
@@ -24,6 +24,8 @@ from conformance.vectors.case import Array
 
 GROUP = "mha_conformance.implementations"
 LAYOUTS = ("bhld", "blhd")
+LIKELY = ("attention", "sdpa", "mha", "attend", "attn", "forward")
+"""Words in the name of what is meant in a file of several functions, the likeliest first."""
 EXTRAS = {
     "torch": "torch",
     "jax": "jax",
@@ -243,6 +245,7 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
             environment={} if own else _environment(array_type),
             notes=(
                 *unread(found, source),
+                *beside(found, source),
                 *(
                     note
                     for call in calls.values()
@@ -275,10 +278,17 @@ def _operations(found: Any, source: str, operation: str | None) -> dict[str, Cal
         if callable(value) and not name.startswith("_") and value.__module__ == found.__name__
     ]
     named = ":" in source  # a second attribute is no target
-    remedy = f"; name what to call, as in {source}:{functions[0]}" if functions and not named else ""
+    likely = min(functions, key=_unlikely, default="")
+    remedy = f"; name what to call, as in {source}:{likely}" if functions and not named else ""
     raise UsageError(
         f"{source} has none of the operations {', '.join(OPERATIONS[:2])}, and cannot be called{remedy}"
     )
+
+
+def _unlikely(name: str) -> int:
+    """How unlikely a function is to be the attention of its file, by its name."""
+    words = [number for number, word in enumerate(LIKELY) if word in name.lower()]
+    return words[0] if words else len(LIKELY)
 
 
 def _names(given: Any, kind: str, names: Iterable[str], source: str) -> tuple[str, ...]:

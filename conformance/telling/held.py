@@ -1,6 +1,7 @@
 """That one run at a time writes a file: a lock beside it, which the system releases however its run ends."""
 
 import os
+import stat
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -34,9 +35,8 @@ class Held:
     def _hold(self, file: OutFile) -> None:
         path = beside(file.path)
         for _ in range(TRIES):
-            try:
-                lock = path.open("ab")
-            except OSError:  # a link to nowhere, say: the file itself could be written
+            lock = _opened(path)
+            if lock is None:
                 return
             if not _locked(lock):
                 lock.close()
@@ -64,6 +64,28 @@ def beside(path: Path) -> Path:
     if len(name) > NAMED:
         name = f"{name[:NAMED]}-{sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
     return path.with_name(f".{name}.lock")
+
+
+def _opened(path: Path) -> IO[bytes] | None:
+    """The lock's file, through no link and waiting for nobody; None where another user's killed run has left it.
+
+    Raises:
+        UsageError: something else lies there.
+    """
+    try:
+        file = open(path, "ab", opener=_carefully)  # noqa: SIM115 -- it is held open
+    except PermissionError:
+        return None
+    except OSError as error:
+        raise UsageError(f"{path}, the lock, cannot be opened ({error.strerror}): remove it") from error
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise UsageError(f"{path}, the lock, is no regular file: remove it")
+    return file
+
+
+def _carefully(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o600)
 
 
 def _locked(file: IO[bytes]) -> bool:

@@ -177,9 +177,10 @@ class Recorder:
     def varied(self) -> str:
         """How many rows had a variant asked as well, and how to ask the same ones again; empty if none had."""
         assert self._started is not None
-        if not self._started.varied:
+        number = sum(row.key in self._started.varied for row in self._rows)
+        if not number:
             return ""
-        rows = counted(self._started.varied, "row")
+        rows = counted(number, "row")
         return f"of {rows} a variant was asked as well; the same ones again: --fresh {self._request.fresh}"
 
     def diagnose(self) -> "Diagnosed":
@@ -204,6 +205,15 @@ class Recorder:
         """What to say of failures that all lie in what the target claims only by default; empty otherwise."""
         assert self._started is not None
         return summary.assumed(self._rows, self._started.hello)
+
+    def undeclared(self) -> str:
+        """Which dtypes the target was not asked at since it does not declare them; empty if none."""
+        assert self._started is not None
+        hello = self._started.hello
+        left = [dtype for dtype in DTYPES if dtype not in hello.dtypes]
+        if not left or self._request.selection.dtypes:
+            return ""
+        return f"not tested: {', '.join(left)}, which the target does not declare in `dtypes`"
 
     def left_open(self) -> str:
         """Why an incomplete run is incomplete."""

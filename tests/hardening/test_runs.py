@@ -1,6 +1,7 @@
 """What may happen to a run and its report: other runs, edits afterwards, signals, a folder that goes away."""
 
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -39,10 +40,22 @@ posix = pytest.mark.skipif(os.name != "posix", reason="locks, signals and folder
 
 
 @pytest.fixture(autouse=True)
-def _vectors(make_vectors: Any, make_case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def _vectors(make_vectors: Any, make_case: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     cases = make_vectors(*(make_case(f"a/{n}") for n in range(3)))
     monkeypatch.setattr(load, "load_vectors", lambda directory=None: cases)
+    (tmp_path / "vectors").write_bytes(pickle.dumps(cases))
+
+
+SMALL = """
+import pickle, sys
+from conformance.vectors import load
+vectors = pickle.load(open(sys.argv[1], "rb"))
+load.load_vectors = lambda directory=None: vectors
+from conformance.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+"""The command with the few cases of this file."""
 
 
 @pytest.fixture
@@ -123,6 +136,19 @@ def test_two_runs_of_one_process_are_two_runs(tmp_path: Path) -> None:
     Held([other, file]).release()
 
 
+@posix
+def test_what_lies_in_the_place_of_a_lock_is_neither_followed_nor_waited_for(tmp_path: Path) -> None:
+    file = OutFile(tmp_path / "r.json", "report")
+    lock, victim = beside(file.path), tmp_path / "victim"
+    for make in (os.mkfifo, os.mkdir, lambda path: path.symlink_to(victim)):
+        make(lock)
+        with pytest.raises(UsageError, match=r"r\.json\.lock, the lock, .*: remove it$"):
+            Held([file])
+        (os.rmdir if lock.is_dir() else os.unlink)(lock)
+    assert not victim.exists()
+    Held([file]).release()
+
+
 def test_names_of_locks(tmp_path: Path) -> None:
     assert beside(tmp_path / "r.json").name == ".r.json.lock"
     long = [beside(tmp_path / f"{'x' * 200}{n}").name for n in range(2)]
@@ -149,6 +175,40 @@ def test_a_report_that_was_changed_after_its_run(command: Called, target: Path, 
         assert (status, out, len(err.splitlines())) == (2, "", 1)
         assert "which was not given: it was changed after its run, or is of another" in err
     assert "give the 64 digits" in command("report", path, "--sha256", "123")[2]
+
+
+@posix
+@pytest.mark.parametrize("name", ["removing", "replacing", "filling"])
+@pytest.mark.covers("CONF-6")
+def test_a_target_that_is_in_the_way_of_the_report(target: Path, tmp_path: Path, name: str) -> None:
+    """It is told in a line, after the table; the run itself goes on."""
+    path = tmp_path / "out" / "r.json"
+    path.parent.mkdir()
+    target.write_text(
+        f"{TARGET}\nimport resource, shutil\nOUT = {str(path)!r}\n"
+        "def removing(query, key, value):\n    shutil.rmtree(os.path.dirname(OUT), ignore_errors=True)\n"
+        "    return good(query, key, value)\n"
+        "def replacing(query, key, value):\n    os.path.isdir(OUT) or (os.unlink(OUT), os.mkdir(OUT))\n"
+        "    open(os.path.join(OUT, 'x'), 'w').close()\n    return good(query, key, value)\n"
+        "def filling(query, key, value):\n    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))\n"
+        "    return good(query, key, value)\n"
+    )
+    where = ["--in-process"] if name == "filling" else []
+    call = ["-m", "conformance", "run", f"{target}:{name}", *where, "-k", "a", "--report", str(path)]
+    done = subprocess.run(
+        [sys.executable, "-c", SMALL, str(tmp_path / "vectors"), *call[2:]],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    last = done.stdout.splitlines()[-1]
+    assert (done.returncode, last) == (2, "incomplete: 3 pass, 0 fail")
+    assert re.search(
+        r"^mha-conformance: report .*r\.json cannot be written: [A-Z]", done.stderr, re.MULTILINE
+    )
+    assert "Traceback" not in done.stderr
+    assert not beside(path).exists()
 
 
 # Signals

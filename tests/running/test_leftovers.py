@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.running import keeper
 from conformance.running.process import DiedError, Process, TimedOutError
 
 pytestmark = pytest.mark.skipif(
@@ -88,6 +89,36 @@ def test_a_detached_process_ends_with_a_target_that_hangs(tmp_path: Path) -> Non
         process.ask(b"go\n", 0.1)
     process.kill()
     assert gone(int(place.read_text()))
+
+
+def test_a_swarm_that_goes_on_forking_ends_with_the_target(tmp_path: Path) -> None:
+    place = tmp_path / "pid"
+    swarm = """
+if not os.fork():
+    os.setsid()
+    for _ in range(20):
+        if not os.fork():
+            late = time.monotonic() + 60
+            while time.monotonic() < late:  # each is soon another process
+                if os.fork():
+                    os._exit(0)
+                time.sleep(0.01)
+    os._exit(0)
+"""
+    process = Process(program(place, f"{swarm}\ndetach()\n{ANSWERING}"))
+    assert process.ask(b"go\n", 30) == b"ready\n"
+    mark = process._mark
+    process.stop(b"stop\n")
+    assert gone(int(place.read_text()))
+    assert keeper.marked(mark.encode()) == []
+
+
+def test_a_target_that_stops_itself_times_out() -> None:
+    process = Process([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"])
+    with pytest.raises(TimedOutError):
+        process.ask(b"go\n", 0.5)
+    process.kill()
+    assert not process.alive
 
 
 def test_a_stopped_child_ends_with_the_target(tmp_path: Path) -> None:
