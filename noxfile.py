@@ -10,7 +10,6 @@ import itertools
 import logging
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import time
@@ -252,14 +251,14 @@ def types(session: nox.Session) -> None:
 def vectors(session: nox.Session) -> None:
     """Regenerates the golden vectors and finds no difference; `nox -s vectors -- write` writes them anew.
 
-    Names of chapters and cases choose: `nox -s vectors -- write mask/empty-row-is-zero`. Where CI is set, what has
-    changed since main and one of eight parts of the rest, in turns.
+    Names of chapters and cases choose: `nox -s vectors -- write mask/empty-row-is-zero`. Where CI is set, the cases
+    whose declarations changed and one of eight parts of the rest, in turns.
     """
     install(session, "-e", ".", *group("oracle"))
     names = [word for word in session.posargs if word != "write"]
     words = names if "write" in session.posargs else ["--check", *names]
     if SHORT and not session.posargs:
-        words += ["--share", f"{turn() % VECTOR_SHARES + 1}/{VECTOR_SHARES}"]
+        words += ["--changed", "--share", f"{turn() % VECTOR_SHARES + 1}/{VECTOR_SHARES}", "-j", "1"]
     session.run("python", "-m", "conformance.vectors.generate", *words, env=ONE_THREAD)
 
 
@@ -297,18 +296,9 @@ def defects(session: nox.Session) -> None:
     Where CI is set, what is stored is confirmed, and the search is made where bank, judge or vectors have changed.
     """
     install(session, "-e", ".")
-    write = "write" in session.posargs
-    words = [word for word in session.posargs if word != "write"]
-    if not write:
-        words = words or (["--recorded", "--search-if-stale"] if SHORT else [])
-        session.run("python", "-m", "conformance.defects", *words, env=ONE_THREAD)
-        return
-    fresh = Path(session.create_tmp()) / "kills.json"
-    with fresh.open("w", encoding="utf-8") as file:
-        session.run("python", "-m", "conformance.defects", "--json", env=ONE_THREAD, stdout=file)
-    shutil.copy(
-        fresh, "conformance/defects/kills.json"
-    )  # only what is whole, and after no defect has escaped
+    words = ["--write" if word == "write" else word for word in session.posargs]
+    words = words or (["--recorded", "--search-if-stale"] if SHORT else [])
+    session.run("python", "-m", "conformance.defects", *words, env=ONE_THREAD)
 
 
 @nox.session
