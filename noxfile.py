@@ -179,9 +179,12 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def wheel(session: nox.Session) -> None:
-    """Builds what would be published, twice, checks it, and uses it in a new environment away from here."""
+    """Builds what would be published, twice, checks it, and uses it in a new environment away from here.
+
+    `nox -s wheel -- dist` keeps it in that folder; the release does so.
+    """
     install(session, *group("build"))
-    session.run("python", "tests/wheel/check.py")
+    session.run("python", "tests/wheel/check.py", *session.posargs)
 
 
 @nox.session
@@ -215,6 +218,14 @@ def third_party(session: nox.Session) -> None:
 
 
 @nox.session
+def lowest(session: nox.Session) -> None:
+    """The matrix on NumPy and the tests with the oldest release of every dependency that pyproject.toml admits."""
+    session.install("-e", ".", *group("test"), "--constraint", ".ci/lowest.txt")
+    session.run(*COMMAND, "run", "numpy", "-q")
+    session.run("pytest", "-n", "2", "--dist", "worksteal", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
 def others(session: nox.Session) -> None:
     """Array libraries that the core was not written for: dask, MLX, ndonnx; memory; the programs of spec/scale.md."""
     install(session, "-e", ".", *OTHERS, *group("test"))
@@ -233,11 +244,12 @@ def onnx_comparison(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """The linter and the formatter; `nox -s lint -- fix` mends what can be mended."""
+    """The linter, the formatter and the spelling; `nox -s lint -- fix` mends what can be mended."""
     install(session, *group("lint"))
     fix = "fix" in session.posargs
     session.run("ruff", "check", *(["--fix"] if fix else []), ".")
     session.run("ruff", "format", *([] if fix else ["--check"]), ".")
+    session.run("typos", *(["--write-changes"] if fix else []))
 
 
 @nox.session
