@@ -178,6 +178,19 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def quick(session: nox.Session) -> None:
+    """Before a commit, two minutes: lint, types, the matrix on NumPy, the tests without framework and process."""
+    install(session, "-e", ".", *group("lint"), *group("types"), *group("test"))
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("typos")
+    session.run("mypy")
+    session.run(*COMMAND, "run", "numpy", "-q")
+    words = session.posargs or ["-q", "-n", "2", "--dist", "worksteal"]
+    session.run("pytest", "-m", "not process and not session", *words, env=ONE_THREAD)
+
+
+@nox.session
 def wheel(session: nox.Session) -> None:
     """Builds what would be published, twice, checks it, and uses it in a new environment away from here.
 
