@@ -191,6 +191,14 @@ def quick(session: nox.Session) -> None:
 
 
 @nox.session
+def readme(session: nox.Session) -> None:
+    """Runs the commands that README and the tour show, and writes the counts that they print into the pages."""
+    install(session, "-e", ".", *TORCH, *group("test"))
+    pages = ["tests/test_readme.py", "tests/test_tour.py"]
+    session.run("pytest", "-q", "-p", "no:xdist", *pages, env={**ONE_THREAD, "WRITE_FIGURES": "1"})
+
+
+@nox.session
 def wheel(session: nox.Session) -> None:
     """Builds what would be published, twice, checks it, and uses it in a new environment away from here.
 

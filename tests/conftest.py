@@ -1,6 +1,7 @@
 """What several test files share: small cases with their goldens, and vectors made of them."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ settings.load_profile("suite")
 
 
 TESTS = Path(__file__).parent
+sys.path.append(str(TESTS))  # the modules beside the tests
 PROCESSES = (
     "benching/test_benching.py", "diagnosis/test_command.py", "gpu", "hardening/test_files.py",
     "hardening/test_floods.py", "others", "plugin", "running/test_garbage.py", "running/test_isolated_alone.py",
