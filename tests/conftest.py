@@ -1,5 +1,7 @@
 """What several test files share: small cases with their goldens, and vectors made of them."""
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,35 @@ from conformance.vectors.load import Vectors
 
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault of the code
 settings.load_profile("suite")
+
+
+TESTS = Path(__file__).parent
+sys.path.append(str(TESTS))  # the modules beside the tests
+PROCESSES = (
+    "benching/test_benching.py", "diagnosis/test_command.py", "gpu", "hardening/test_files.py",
+    "hardening/test_floods.py", "others", "plugin", "running/test_garbage.py", "running/test_isolated_alone.py",
+    "running/test_pool.py", "running/test_process.py", "running/test_programs.py", "running/test_session.py", "scale",
+    "telling/page/test_browser.py", "telling/page/test_size.py", "telling/test_join.py", "telling/test_trace.py",
+    "test_cli.py", "test_cli_runs.py", "test_init.py", "test_readme.py", "test_tour.py", "test_workflow.py",
+    "vectors/test_export.py", "wheel",
+)  # fmt: skip
+"""Files and folders of tests that start processes, or are of the weight of those: `nox -s quick` leaves them out."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks what starts processes."""
+    if item.path.is_relative_to(TESTS) and item.path.relative_to(TESTS).as_posix().startswith(PROCESSES):
+        item.add_marker("process")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what a session does that has run already: .ci/run does nothing twice."""
+    run = os.environ.get("SESSIONS_RUN", "").split()
+    twice = [item for item in items if any(mark.args[0] in run for mark in item.iter_markers("session"))]
+    if twice:
+        config.hook.pytest_deselected(items=twice)
+        items[:] = [item for item in items if item not in set(twice)]
+
 
 UNIT = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-2, "bfloat16": 1e-1}
 
