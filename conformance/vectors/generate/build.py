@@ -25,6 +25,10 @@ from conformance.vectors.generate.signatures import signatures
 from conformance.vectors.generate.sums import FINEST, last_rounding
 
 
+class UnjudgedDraftError(ValueError):
+    """The call is right, and nothing is derived for it."""
+
+
 @dataclass(frozen=True)
 class Values:
     """What finds the exact value of every output, or gradient, of a problem, as hi + lo."""
@@ -192,14 +196,18 @@ def _gradients(
     """
     approximation = approximate(problem)
     if _sees_more_than_numbers(problem, approximation):
-        raise ValueError(f"{draft.id} asks for gradients, and a NaN or an infinity in it is not hidden")
+        raise UnjudgedDraftError(f"{draft.id} asks for gradients, and a NaN or an infinity in it is not hidden")
     shapes = {name: draft.inputs[name].shape for name in GRADIENTS if name in draft.inputs}
     bias_shape = shapes.get("attn_bias", (1, 1))
+    whole = shapes
+    if draft.rows is not None:  # all others are sums over every row
+        whole, bias_shape = {"query": shapes["query"]}, (1, 1)
+        shapes = {name: _reduced(shape, name, draft.rows) for name, shape in whole.items()}
     exact = values.gradients(problem, approximation, bias_shape, tuple(shapes))
     sensitivity = Sensitivity(problem, approximation, bias_shape, draft.id)
 
     def limits_of(policy: Policy) -> dict[str, Limits]:
-        limits = sensitivity.limits(policy)
+        limits = {name: x for name, x in sensitivity.limits(policy).items() if name in shapes}
         for name, (worst, rms) in limits.items():
             numbers = exact[name][0].reshape(worst.shape)
             limits[name] = worst, np.hypot(rms, last_rounding(numbers, policy.storage))
@@ -211,8 +219,8 @@ def _gradients(
     bounds = _bounds(shapes, held, limits_of)
     return {
         name: Golden(
-            shape=shape,
-            rows=None,
+            shape=whole[name],
+            rows=draft.rows,
             hi=exact[name][0].reshape(shape),
             lo=exact[name][1].reshape(shape),
             rms_applies=_rms_applies(problem, approximation),
@@ -256,7 +264,8 @@ def _case(
 ) -> Case:
     dtypes = tuple(dtype for dtype in DTYPES if dtype not in excluded)
     if not dtypes:
-        raise ValueError(f"{draft.id}: no dtype can hold it")
+        reasons = "; ".join(f"{dtype}: {excluded[dtype]}" for dtype in draft.only or DTYPES)
+        raise UnjudgedDraftError(f"{draft.id}: no dtype can hold it: {reasons}")
     return Case(
         id=draft.id,
         note=draft.note,

@@ -19,7 +19,7 @@ DRAWS = 128
 """Of each kind of place, and for each of the two ways to form Delta."""
 FEWEST = 16
 """Of a problem so large that so many draws would take minutes."""
-PAIRS = 1 << 23
+PAIRS = 1 << 22
 """Pairs of a query and a key, over all draws, from which on there are fewer of them; no stored case has so many."""
 AT_ONCE = 1 << 19
 """Elements of the logits, over all draws, that are simulated at once."""
