@@ -82,7 +82,7 @@ def install(session: nox.Session, *requirements: str) -> None:
     if isinstance(session.virtualenv, nox.virtualenv.PassthroughEnv):
         session.log(f"with --no-venv nothing is installed; it needs {' '.join(requirements)}")
     else:
-        install(session, *requirements, *constraints())
+        session.install(*requirements, *constraints())
 
 
 def constraints() -> list[str]:
