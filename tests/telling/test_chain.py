@@ -11,6 +11,7 @@ from conformance.cli import chaining, main
 from conformance.defects.record import UPDATE, Record, read_record
 from conformance.telling.requirements import Requirement
 from conformance.telling.trace.chain import BUILD, INDEX, Chains, Link, mentioned, read_chains, same
+from conformance.telling.trace.kills import UNGUARDED
 from conformance.telling.trace.links import read_links
 from conformance.telling.trace.marks import Mark
 from conformance.version import SPEC_VERSION
@@ -69,6 +70,9 @@ def test_a_requirement_grows_link_by_link(real: Chains) -> None:
     on_record = {**real.record.kills, "mask-new": dict.fromkeys(defect.observable, ("mask/new",))}
     chains = having(chains, record=Record(kills=on_record))
     assert missing(chains, NEW.id) == ["change log", "index"]
+    elsewhere = {**on_record, "mask-new": dict.fromkeys(defect.observable, (case.id,))}
+    unguarded = having(chains, record=Record(kills=elsewhere))
+    assert link(unguarded, NEW.id, "kill").missing == UNGUARDED
     told = f"### Specification {SPEC_VERSION}\n\n- MASK-98 to MASK-99.\n"
     chains = having(chains, changes=told)
     assert missing(chains, NEW.id) == ["index"]

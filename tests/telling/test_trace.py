@@ -12,7 +12,7 @@ import pytest
 
 from conformance.cli import main
 from conformance.defects.defect import Defect
-from conformance.defects.record import THEN, UPDATE, WRITE, Record, write_record
+from conformance.defects.record import THEN, UPDATE, WRITE, Record, read_record, write_record
 from conformance.errors import UsageError
 from conformance.resources import spec_directory
 from conformance.telling.listing import read_defects
@@ -223,6 +223,20 @@ def test_kills_on_record(real: Links) -> None:
     assert str(stale) == (
         f"defect gone: is on record in conformance/defects/kills.json and not in the bank; say `{UPDATE}`"
     )
+
+
+def test_a_requirement_is_guarded_by_a_case_that_covers_it(
+    real: Links, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert list(kills.holes(real, run=False)) == []
+    other = next(case.id for case in real.cases if "MASK-7" not in case.covers)
+    record = read_record()
+    moved = {name: dict.fromkeys(record.kills[name], (other,)) for name in real.defects_of["MASK-7"]}
+    monkeypatch.setattr(kills, "RECORD", tmp_path / "kills.json")
+    write_record(replace(record, kills={**record.kills, **moved}), kills.RECORD)
+    found = [str(hole) for hole in kills.holes(real, run=False)]
+    (line,) = (r.line for r in real.requirements if r.id == "MASK-7")
+    assert f"spec/mask.md:{line}: MASK-7 is covered by {kills.UNGUARDED}" in found
 
 
 def test_the_record_is_read_if_there_is_one(
