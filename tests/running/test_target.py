@@ -262,7 +262,7 @@ def test_what_it_says_is_refused(what: str) -> None:
         ("{file}:Arguments", "is a class that cannot be made without arguments: TypeError"),
         ("{file}:Misspelt", "did you mean 'softcap'?"),
         ("{file}:number", "has none of the operations"),
-        ("{file}", "name what to call, as in {file}:attend"),
+        ("{file}", "name what to call, as in {file}:Attention"),
         ("{dir}/broken.py", "cannot import {dir}/broken.py: SyntaxError"),
         ("{dir}/exiting.py", "cannot import {dir}/exiting.py: SystemExit: 5"),
         (
