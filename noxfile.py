@@ -240,7 +240,7 @@ def third_party(session: nox.Session) -> None:
 
 @nox.session
 def lowest(session: nox.Session) -> None:
-    """The matrix on NumPy and array-api-strict and the tests with the oldest release of every dependency that pyproject.toml admits."""
+    """The oldest release of every dependency that pyproject.toml admits: the matrix without frameworks, the tests."""
     strict = BACKENDS["array-api-strict"][0]
     session.install("-e", ".", *strict, *group("test"), "--constraint", ".ci/lowest.txt")
     for target in CPU_ONLY:
