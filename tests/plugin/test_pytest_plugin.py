@@ -51,7 +51,7 @@ def test_a_failure_says_all_that_is_known(project: pytest.Pytester) -> None:
     assert result.ret == 1
     assert outcomes(result)["failed"] == 1
     result.stdout.fnmatch_lines([
-        "fail: output[[]*[]] is *, wanted * +- *: * times what is allowed (NUM-1); * (ATT-1 weighted sum of values, ATT-3 *)",
+        "fail: output[[]*[]] is *, wanted * +- *: * times what is allowed (NUM-1); * (ATT-1 weighted *, ATT-3 *)",
         "  case      attention/hand-sized float32: *",
         "  requires  ATT-1 weighted sum of values: The output is the sum of the visible values, each times its weight.",
         f"            {spec_directory()}/attention.md#att-1",
