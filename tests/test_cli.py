@@ -77,7 +77,7 @@ def test_failed(command: Called, target: Path) -> None:
     assert status == 1
     assert out.splitlines()[-1] == "non-conformant: 0 pass, 1 fail, 2 unsupported"
     first, second = err.splitlines()[1:]
-    assert first == "fail    attention/plain float32 (ATT-1)"
+    assert first == "fail    attention/plain float32 (ATT-1 weighted sum of values)"
     assert second.startswith("        output[")
     (blamed,) = (line for line in out.splitlines() if "1 of 1" in line and "ATT-1" in line)
     assert "The output is the sum of the visible values" in blamed

@@ -53,7 +53,7 @@ _LONGER = "mend what hangs, or give a longer --timeout"
 )
 @click.option("--report", type=FILE, metavar="OUT.json", help="Where to write the report, as it goes.")
 @click.option("--junit", type=FILE, metavar="OUT.xml", help="Where to write JUnit XML, a test case a row.")
-@click.option("--badge", type=FILE, metavar="OUT.json", help="Where to write a badge for shields.io.")
+@click.option("--badge", type=FILE, metavar="OUT.svg", help="Write a badge; OUT.json is read by shields.io.")
 @click.option(
     "--baseline", type=FILE, metavar="KNOWN.toml", help="Failures that are known, with their reasons."
 )

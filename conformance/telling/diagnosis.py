@@ -9,6 +9,7 @@ from conformance.diagnosis.finding import Diagnosed, Finding
 from conformance.diagnosis.model import Model
 from conformance.judging.verdict import Diagnosis, Row
 from conformance.telling.alike import kind
+from conformance.telling.requirements import named_all
 from conformance.telling.text import counted
 
 SAID = 3
@@ -89,7 +90,7 @@ def _sentence(model: Model) -> str:
 
 
 def _names(model: Model) -> str:
-    return f"{', '.join(model.violates)}; {_ids(model)}"
+    return f"{named_all(model.violates)}; {_ids(model)}"
 
 
 def _ids(model: Model) -> str:

@@ -12,7 +12,7 @@ from conformance.names import DECLARED_FEATURES, FEATURES, OPTION_FEATURES, PROF
 from conformance.running.select import in_profile
 from conformance.running.target import implementations
 from conformance.telling.report import number_to_json
-from conformance.telling.requirements import read_requirements
+from conformance.telling.requirements import named, named_all, read_requirements
 from conformance.telling.text import counted, plain
 from conformance.vectors import load
 from conformance.vectors.case import Array, Bound, Case, Golden
@@ -58,6 +58,7 @@ def requirements() -> list[Entry]:
     return [
         {
             "id": r.id,
+            "name": r.name,
             "title": r.title,
             "notes": list(r.notes),
             "file": r.file,
@@ -133,7 +134,7 @@ def read_defects() -> tuple[Defect, ...]:
 LISTS: dict[str, tuple[Callable[[], list[Entry]], tuple[str, ...]]] = {
     "backends": (backends, ("name", "stands for")),
     "cases": (cases, ("id", "note")),
-    "requirements": (requirements, ("id", "title", "notes", "cases")),
+    "requirements": (requirements, ("id", "name", "title", "notes", "cases")),
     "features": (features, ("name", "claimed", "cases")),
     "coverage": (coverage, ("part", "cell", "cases", "note")),
     "defects": (defects, ("id", "violates", "sentence")),
@@ -151,6 +152,8 @@ def list_table(entries: Iterable[Entry], fields: Sequence[str]) -> Table:
 
 
 def _cell(field: str, value: Any) -> str:
+    if field == "violates":
+        return named_all(value)
     if isinstance(value, list):
         return (
             str(len(value))
@@ -219,7 +222,7 @@ def _finite(nested: Any) -> Any:
 def case_lines(case: Case, titles: Mapping[str, str]) -> list[str]:
     """A case for people: what it exposes, what goes in, what must come out and how closely."""
     lines = [case.id, f"  {case.note}", "", f"operation  {case.operation}"]
-    lines += [f"covers     {id_}  {titles.get(id_, '')}".rstrip() for id_ in case.covers]
+    lines += [f"covers     {named(id_)}  {titles.get(id_, '')}".rstrip() for id_ in case.covers]
     lines += [
         f"features   {', '.join(case.features) or 'none: core'}",
         f"dtypes     {', '.join(case.dtypes)}",

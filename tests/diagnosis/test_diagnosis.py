@@ -217,7 +217,7 @@ def test_one_failing_case_is_too_little() -> None:
     )
     assert found.findings == ()
     assert "only one case fails" in diagnosis_lines(found)[0]
-    assert "(MASK-6; causal-strict)" in diagnosis_lines(found)[0]
+    assert "(MASK-6 causal mask; causal-strict)" in diagnosis_lines(found)[0]
 
 
 def test_one_case_that_raises_names_nothing() -> None:

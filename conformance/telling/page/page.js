@@ -13,9 +13,9 @@
     const covers = body.dataset.k ? body.dataset.k.split(" ").map(Number) : [];
     return { body, rows, covers, id, chapter: id.split("/")[0], operation: body.dataset.o, head: body.querySelector("th") };
   });
-  const requirements = all("#matrix tbody tr").map((row) => ({ row, id: row.dataset.id, cells: all("td", row) }));
+  const requirements = all("#matrix tbody tr").map((row) => ({ row, label: `${row.dataset.id} ${row.dataset.name}`, cells: all("td", row) }));
   for (const each of cases) {
-    each.text = [each.id, each.head.title, ...each.covers.map((i) => requirements[i].id)].join(" ").toLowerCase();
+    each.text = [each.id, each.head.title, ...each.covers.map((i) => requirements[i].label)].join(" ").toLowerCase();
   }
   const failures = all(".failure").map((box) => ({
     box, run: box.dataset.run, of: cases[Number(box.dataset.case)], codes: box.dataset.v,

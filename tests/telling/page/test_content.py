@@ -66,7 +66,7 @@ def test_its_policy_runs_nothing_but_its_own_script_and_style(page: Any) -> None
 def test_runs(page: Any) -> None:
     assert "1 wrong 2.0" in page.text
     assert "\u2717 non-conformant accuracy eager" in page.text
-    assert "What fails, most telling first ATT-1 1 of 2" in page.text
+    assert "What fails, most telling first ATT-1 weighted sum of values 1 of 2" in page.text
     assert "command run x" in page.text
     assert "numpy " + np.__version__ in page.text
 
@@ -74,10 +74,10 @@ def test_runs(page: Any) -> None:
 def test_requirements_by_run(page: Any) -> None:
     (att_1,) = re.findall(r"ATT-1 .*? ATT-5", page.text[page.text.index("requirement 1 wrong 2 right") :])
     title = next(r.title for r in read_requirements() if r.id == "ATT-1")
-    assert att_1.startswith(f"ATT-1 {title} MUST")
+    assert att_1.startswith(f"ATT-1 weighted sum of values {title} MUST")
     assert "Rationale." in att_1
     assert att_1.endswith("\u2717 1/2 \u2713 1 ATT-5")
-    (att_5,) = re.findall(r"ATT-5 .*?(?=\d+ requirements that no row covers)", page.text)
+    (att_5,) = re.findall(r"ATT-5 .*?(?=\d+ requirements not tested in any run)", page.text)
     assert att_5.strip().endswith("\u2013")
 
 
