@@ -3,6 +3,7 @@
 import click
 
 from conformance.cli.benching import bench
+from conformance.cli.chaining import chain
 from conformance.cli.comparing import compare
 from conformance.cli.diagnosing import diagnose
 from conformance.cli.exits import CONFORMANT, MISUSED, examples
@@ -31,5 +32,5 @@ def cli(context: click.Context) -> int:
     return CONFORMANT
 
 
-for command in (run, diagnose, init, list_, show, explain, compare, report, vectors, trace, bench):
+for command in (run, diagnose, init, list_, show, explain, compare, report, vectors, trace, chain, bench):
     cli.add_command(command)

@@ -118,9 +118,13 @@ class Search:
         found = pairs(self._bench, found, self._every, self._until)
         found += self._in_blocks(found)
         found += self._partly(found)
-        found = sorted(filter(self._plausible, found), key=lambda finding: -finding.worth)
+        found = sorted(filter(self._plausible, found), key=lambda each: (-each.explains, -each.worth))
         hurried = bool(left) and not self._time()
-        return Diagnosed(tuple(found), seen.failed, len(seen.failures), single, hurried, cases, raised)
+        explained = {f for finding in found for f in finding.explained}
+        unexplained = tuple(f for f in seen.failures if f not in explained)
+        return Diagnosed(
+            tuple(found), seen.failed, len(seen.failures), single, hurried, cases, raised, unexplained
+        )
 
     def _plausible(self, finding: Finding) -> bool:
         """Where most calls raise, a model that refuses a few of them says nothing of why."""

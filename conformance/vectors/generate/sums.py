@@ -71,9 +71,7 @@ def _partial_sums_by_blocks(x: Array, y: Array) -> Array:
     for k in range(whole, count):
         first += x[:, k, None] * y[k]
         forward += first**2
-    backward = (
-        (count - 1) * total**2 + forward - 2 * total * ((x * (count - 1.0 - np.arange(count))) @ y)
-    )
+    backward = (count - 1) * total**2 + forward - 2 * total * ((x * (count - 1.0 - np.arange(count))) @ y)
     return np.maximum(forward, backward)
 
 
