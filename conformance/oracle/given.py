@@ -113,7 +113,7 @@ def _array(name: str, x: Any) -> Array:
     try:
         return take(x, math.inf)
     except (UnreadableError, TypeError, ValueError) as error:
-        raise TypeError(f"{name} is {describe(x)} but needs an array (DTYPE-2): {error}") from error
+        raise TypeError(f"{name} is {describe(x)} but needs an array (DTYPE-2)") from error
 
 
 def _checked(operation: str, inputs: Mapping[str, Array], options: Mapping[str, Any]) -> Call:
