@@ -6,6 +6,7 @@ from conformance.cli.benching import bench
 from conformance.cli.comparing import compare
 from conformance.cli.diagnosing import diagnose
 from conformance.cli.exits import CONFORMANT, MISUSED, examples
+from conformance.cli.exploring import explore
 from conformance.cli.looking import explain, list_, report, show
 from conformance.cli.running import run
 from conformance.cli.starting import init
@@ -31,5 +32,5 @@ def cli(context: click.Context) -> int:
     return CONFORMANT
 
 
-for command in (run, diagnose, init, list_, show, explain, compare, report, vectors, trace, bench):
+for command in (run, explore, diagnose, init, list_, show, explain, compare, report, vectors, trace, bench):
     cli.add_command(command)

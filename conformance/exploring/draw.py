@@ -40,7 +40,8 @@ class Claims:
         """The options that are met pairwise."""
         known = {
             "several": True,
-            "returned": not operation.endswith("_vjp") and bool({"return_weights", "return_lse"} & self.features),
+            "returned": not operation.endswith("_vjp")
+            and bool({"return_weights", "return_lse"} & self.features),
             "window": {"window", "q_offset"} <= self.features,
         }
         return tuple(name for name in OPTIONS if known.get(name, name in self.features))
@@ -153,7 +154,9 @@ def _within(recipe: Recipe, work: int, path: str, dice: Dice) -> Recipe:
     """Smaller in what matters least, until it takes no more than so much work."""
     while recipe.work > work or recipe.elements > sizes.ELEMENTS:
         smaller = [
-            replace(recipe, batch=tuple(n // 2 if n > 2 else min(n, 1) if n < 2 else n for n in recipe.batch)),
+            replace(
+                recipe, batch=tuple(n // 2 if n > 2 else min(n, 1) if n < 2 else n for n in recipe.batch)
+            ),
             replace(recipe, d_k=max(recipe.d_k // 2, 1), d_v=max(recipe.d_v // 2, 1)),
             replace(recipe, heads=recipe.groups if recipe.heads > recipe.groups else 1, groups=1)
             if recipe.heads % recipe.groups == 0 and recipe.heads > 2
@@ -215,7 +218,9 @@ def _lengths(r: Recipe, dice: Dice) -> tuple[int, ...] | str:
     for _ in range(r.entries):
         tile = dice.choice([t for t in sizes.TILES if t <= r.kv_len] or [1])
         edge = tile * dice.between(1, max(r.kv_len // tile, 1)) + dice.choice((0, 0, -1, 1, -tile // 2))
-        found.append(dice.choice((r.kv_len, edge, edge, edge, dice.between(0, r.kv_len), 0 if dice.chance(30) else 1)))
+        found.append(
+            dice.choice((r.kv_len, edge, edge, edge, dice.between(0, r.kv_len), 0 if dice.chance(30) else 1))
+        )
     return tuple(min(max(n, 0), r.kv_len) for n in found)
 
 
@@ -227,7 +232,9 @@ def _offset(r: Recipe, path: str, features: frozenset[str], dice: Dice) -> int |
             return EVERY
         if isinstance(r.lengths, tuple) and dice.chance(60):
             return tuple(n - r.q_len for n in r.lengths)
-        return tuple(dice.choice((0, r.kv_len - r.q_len, dice.between(0, r.kv_len))) for _ in range(r.entries))
+        return tuple(
+            dice.choice((0, r.kv_len - r.q_len, dice.between(0, r.kv_len))) for _ in range(r.entries)
+        )
     if path == "square" and r.q_len == r.kv_len and dice.chance(60):
         return None
     return dice.choice((r.kv_len - r.q_len, r.kv_len - r.q_len, 0, dice.between(-2, r.kv_len)))
@@ -263,14 +270,27 @@ def _filled(claims: Claims, recipe: Recipe, dice: Dice) -> Recipe:
     elif kind < 60:
         data["value"] = dice.choice(("c", "l", "t"))
     elif kind < 70:
-        data |= dict.fromkeys(("query", "key", "value", "grad_output", "attn_bias", "sinks", "weights", "biases"), "f0")
+        data |= dict.fromkeys(
+            ("query", "key", "value", "grad_output", "attn_bias", "sinks", "weights", "biases"), "f0"
+        )
     else:
         data |= {name: dice.choice(MAGNITUDES) for name in ("query", "key", "value")}
-    named = {"query", "key", "value", *(("grad_output",) if r.gradients else ()), *(("past_key", "past_value") if r.past else ())}
+    named = {
+        "query",
+        "key",
+        "value",
+        *(("grad_output",) if r.gradients else ()),
+        *(("past_key", "past_value") if r.past else ()),
+    }
     named |= {"sinks"} if r.sinks else set()
     named |= {"weights"} if r.layer else set()
     named |= {"biases"} if r.biases else set()
-    r = replace(r, data=tuple(sorted((name, family) for name, family in data.items() if name in named and family != "n0")))
+    r = replace(
+        r,
+        data=tuple(
+            sorted((name, family) for name, family in data.items() if name in named and family != "n0")
+        ),
+    )
     if not r.past and not (r.gradients and "strict_masking" not in claims.features):
         strict = "strict_masking" in claims.features and dice.chance(40)
         if strict or (r.lengths is not None and dice.chance(50)):

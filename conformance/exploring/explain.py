@@ -28,7 +28,10 @@ class Needs:
 
     def sentence(self) -> str:
         """`window and kv_lengths, kv_len a multiple of 16; float32 and bfloat16; not the batch, the heads`."""
-        what = [*([joined([NAMES.get(name, name) for name in self.options])] if self.options else []), *self.sizes]
+        what = [
+            *([joined([NAMES.get(name, name) for name in self.options])] if self.options else []),
+            *self.sizes,
+        ]
         parts = [", ".join(what) or "always", joined(self.dtypes)]
         if self.free:
             parts.append(f"it does not depend on {joined(self.free)}")
@@ -81,7 +84,9 @@ def resized(r: Recipe, name: str, size: int) -> Recipe:
         batched = r if r.batch else replace(r, batch=(1,))
         return smaller.of_batch(batched, size)
     if name == "heads":
-        return replace(r, heads=size * r.groups if r.heads == r.groups else size * r.heads // max(size_of(r, name), 1))
+        return replace(
+            r, heads=size * r.groups if r.heads == r.groups else size * r.heads // max(size_of(r, name), 1)
+        )
     if name == "kv_heads":
         return replace(r, heads=r.heads // r.groups * size, groups=size)
     if name in ("d_k", "d_v"):
@@ -101,7 +106,10 @@ def _size(reduction: Reduction, name: str, r: Recipe, room: Callable[[Recipe], b
     tied = name == "d_v" and r.d_k == r.d_v
     if tied:
         return None
-    label = {"heads": "heads to a key head" if r.groups > 1 or m > 1 else "heads", "kv_heads": "key heads"}.get(name, name)
+    label = {
+        "heads": "heads to a key head" if r.groups > 1 or m > 1 else "heads",
+        "kv_heads": "key heads",
+    }.get(name, name)
     if name in ("d_k",) and r.d_k == r.d_v:
         label = "d_k and d_v"
     label = "batch entries" if name == "batch" else label
@@ -127,7 +135,10 @@ def _size(reduction: Reduction, name: str, r: Recipe, room: Callable[[Recipe], b
         return "" if m <= 1 else f"{label} {m} or more"
     if not any(beyond.values()):
         return f"{label} {m}"
-    passing, failing = sorted(n for n, f in beyond.items() if not f), sorted(n for n, f in beyond.items() if f)
+    passing, failing = (
+        sorted(n for n, f in beyond.items() if not f),
+        sorted(n for n, f in beyond.items() if f),
+    )
     if m > 1 and all(n % m == 0 for n in failing) and all(n % m for n in passing):
         return f"{label} a multiple of {m}"
     if max(failing) < min(passing):  # up to somewhere

@@ -51,7 +51,9 @@ class Recipe:
     data: tuple[tuple[str, str], ...] = ()  # operand -> family, where it is not the usual one
     poison: str = ""  # NaN in what must not be read: `n` behind the lengths, `s` behind all that hides
     memory: tuple[tuple[str, str], ...] = ()  # operand -> how it lies in memory
-    again: str = ""  # asked after the same call (`same`), or after one that differs in one number of an operand
+    again: str = (
+        ""  # asked after the same call (`same`), or after one that differs in one number of an operand
+    )
     stream: int = 0  # where its numbers come from
 
     @property

@@ -98,7 +98,10 @@ class Reduction:
             if self.first(smaller.of_entry(r, e, keep_axis=False) for e in tried):
                 return
             if r.entries > 2 and self.first(
-                smaller.of_entries(r, pair) for e in tried for pair in ((0, e), (e, 0), (e - 1, e)) if 0 <= min(pair) and pair[0] != pair[1]
+                smaller.of_entries(r, pair)
+                for e in tried
+                for pair in ((0, e), (e, 0), (e - 1, e))
+                if min(pair) >= 0 and pair[0] != pair[1]
             ):
                 return
             if len(r.batch) > 1:
@@ -125,7 +128,9 @@ class Reduction:
         r = self.now
         if (r.heads, r.groups) == (1, 1):
             return
-        if self.first(replace(r, heads=h, groups=g) for h, g in ((1, 1), (2, 1), (2, 2), (4, 2)) if h < r.heads):
+        if self.first(
+            replace(r, heads=h, groups=g) for h, g in ((1, 1), (2, 1), (2, 2), (4, 2)) if h < r.heads
+        ):
             return
         if r.heads != r.groups:
             each = r.heads // r.groups
@@ -205,7 +210,11 @@ class Reduction:
         r = self.now
         if r.window is not None:
             left, right = r.window
-            self.first(replace(r, window=w) for w in ((left, 0), (0, right), (None, 0), (left, None)) if w != r.window)
+            self.first(
+                replace(r, window=w)
+                for w in ((left, 0), (0, right), (None, 0), (left, None))
+                if w != r.window
+            )
             left, right = self.now.window or (None, None)
             if left is not None and left > 0:
                 self._down(left, lambda r, n: _window(r, left=n), least=0)
@@ -225,7 +234,9 @@ class Reduction:
         if self.now.dtype != "float32" and "float32" in self._dtypes:
             self.take(replace(self.now, dtype="float32"))
 
-    def _down(self, size: int, make: Callable[[Recipe, int], Recipe], least: int = 1, few: bool = False) -> None:
+    def _down(
+        self, size: int, make: Callable[[Recipe, int], Recipe], least: int = 1, few: bool = False
+    ) -> None:
         """A size down: the smallest that fails of some, then halves towards the largest that does not."""
         base = self.now
         order = smaller.candidates(size, least)
@@ -261,7 +272,13 @@ def _length(place: int, r: Recipe, n: int) -> Recipe:
 
 def valid(r: Recipe) -> bool:
     """Whether a recipe can be a call: heads that divide, a past that is part of the keys."""
-    if r.groups < 1 or r.heads % r.groups or min(r.d_k, r.d_v) < 1 or not 0 <= r.past <= r.kv_len or r.q_len < 0:
+    if (
+        r.groups < 1
+        or r.heads % r.groups
+        or min(r.d_k, r.d_v) < 1
+        or not 0 <= r.past <= r.kv_len
+        or r.q_len < 0
+    ):
         return False
     if r.past and r.past == r.kv_len:
         return False

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from conformance.exploring import smaller
 from conformance.exploring.draw import Claims, draw, needs
@@ -11,7 +11,7 @@ from conformance.exploring.explain import Needs, applies, explain, resized, size
 from conformance.exploring.recipe import Recipe, token
 from conformance.exploring.reduce import CALLS, Reduction
 from conformance.exploring.sizes import ELEMENTS
-from conformance.exploring.trial import Tried, Trials
+from conformance.exploring.trial import Trials, Tried
 from conformance.judging.verdict import Row
 
 SAME_AGAIN = 12
@@ -43,6 +43,7 @@ class Found:
     evidence: tuple[Tried, ...] = ()  # small calls around it, which fail or pass
     again: int = 0  # how many later calls are of this failure
     row: Row | None = None
+    diagnosis: list[str] = field(default_factory=list)
 
     @property
     def key(self) -> tuple[str, ...]:
@@ -130,6 +131,8 @@ def examine(trials: Trials, claims: Claims, tried: Tried, name: str) -> Found:
     if fresh:
         reduced = again
     reduction.more(EXPLAINING)
+    for other in varied(reduced.recipe):
+        reduction.fails(other)
 
     def room(recipe: Recipe) -> bool:
         return recipe.work <= EXPLAINED_WORK and recipe.elements <= ELEMENTS
@@ -141,9 +144,23 @@ def examine(trials: Trials, claims: Claims, tried: Tried, name: str) -> Found:
     )  # fmt: skip
 
 
+def varied(recipe: Recipe) -> list[Recipe]:
+    """The smallest call with numbers that tell mistakes apart."""
+    wide = (
+        replace(recipe, d_k=3, d_v=3 if recipe.d_k == recipe.d_v else 2)
+        if max(recipe.d_k, recipe.d_v) < 3
+        else recipe
+    )
+    return [
+        replace(each, data=(), stream=stream) for stream in (1, 2) for each in dict.fromkeys((wide, recipe))
+    ]
+
+
 def evidence(reduction: Reduction, reduced: Tried) -> tuple[Tried, ...]:
     """Small calls of the reduction and the experiments: those that fail, and some that pass, for the diagnosis."""
-    tried = [t for t in reduction.known.values() if t.row is not None and t is not reduced and t.case is not None]
+    tried = [
+        t for t in reduction.known.values() if t.row is not None and t is not reduced and t.case is not None
+    ]
     tried.sort(key=lambda t: (t.recipe.work, token(t.recipe)))
     varied = [t for t in tried if any(t.recipe.family(n)[0] not in "ZO" for n in ("query", "key"))]
     failing = [t for t in tried if t.kind == reduced.kind and t.failed]

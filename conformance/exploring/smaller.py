@@ -147,7 +147,11 @@ def plainer(recipe: Recipe, operand: str) -> Iterator[Recipe]:
 def _families(operand: str, now: str) -> Iterable[str]:
     order = (ZEROS, ONES, RAMP, SCRAMBLED, "i", "n0")
     if operand in ("value", "grad_output", "past_value"):
-        order = (ONES, RAMP, SCRAMBLED, ZEROS, "i", "n0") if operand == "grad_output" else (RAMP, SCRAMBLED, "i", "n0")
+        order = (
+            (ONES, RAMP, SCRAMBLED, ZEROS, "i", "n0")
+            if operand == "grad_output"
+            else (RAMP, SCRAMBLED, "i", "n0")
+        )
     return order[: order.index(now)] if now in order else order
 
 
