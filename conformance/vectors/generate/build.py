@@ -102,6 +102,13 @@ class _Found:
         }
 
 
+def place_of(problem: Problem, name: str, entries: slice, rows: slice) -> tuple[slice, ...]:
+    """Where some entries and judged rows lie in an output whose batch axes are flattened."""
+    if name.startswith("present"):
+        return (entries,)
+    return (entries, rows) if name == "output" and problem.layer else (entries, slice(None), rows)
+
+
 def _outputs(
     problem: Problem,
     todo: list[tuple[Policy, tuple[str, ...]]],
@@ -115,13 +122,12 @@ def _outputs(
         if part is problem:
             target[name] = pair
             return
-        axis = 1 if name == "output" and problem.layer else None if name.startswith("present") else 2
+        place = place_of(problem, name, entries, rows)
         if name not in target:
-            shape = [problem.size, *pair[0].shape[1:]]
-            if axis is not None:
-                shape[axis] = len(problem.rows)
+            shape = (problem.size, *pair[0].shape[1:])
+            if len(place) > 1:
+                shape = (*shape[: len(place) - 1], len(problem.rows), *shape[len(place) :])
             target[name] = tuple(np.zeros(shape) for _ in pair)
-        place: Any = entries if axis is None else (entries, *[slice(None)] * (axis - 1), rows)
         for array, of_part in zip(target[name], pair, strict=True):
             array[place] = of_part
 

@@ -19,9 +19,15 @@ class Exact:
     def of(cls, matrix: npt.NDArray[np.float64]) -> "Exact":
         """A float64 matrix, every number exactly; NaN and Inf become zero, since no ball depends on them."""
         finite = np.where(np.isfinite(matrix), matrix, 0.0)
-        ratios = [float(x).as_integer_ratio() for x in finite.ravel()]
-        exponent = -max((d.bit_length() - 1 for _, d in ratios), default=0)
-        integers = [n << (-exponent - (d.bit_length() - 1)) for n, d in ratios]
+        mantissas, exponents = np.frexp(finite)
+        whole = np.ldexp(mantissas, 53).astype(np.int64)
+        zeros = np.where(whole == 0, 1, whole)  # trailing zeros are shifted out
+        odd = np.frexp((zeros & -zeros).astype(np.float64))[1] - 1
+        least = np.where(whole == 0, np.iinfo(np.int32).max, exponents - 53 + odd)
+        exponent = min(0, int(least.min(initial=0)))
+        shifts = (np.where(whole == 0, exponent + 53, exponents) - 53 - exponent).ravel().tolist()
+        numbers = whole.ravel().tolist()
+        integers = [n << k if k >= 0 else n >> -k for n, k in zip(numbers, shifts, strict=True)]
         return cls(flint.fmpz_mat(*finite.shape, integers), exponent)
 
     def __matmul__(self, other: "Exact") -> "Exact":

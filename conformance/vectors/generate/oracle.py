@@ -19,14 +19,19 @@ Pair = tuple[Array, Array]
 
 
 def golden(
-    problem: Problem, approximation: Approximation, wanted: Iterable[str]
+    problem: Problem,
+    approximation: Approximation,
+    wanted: Iterable[str],
+    parted: Callable[[Any], tuple[float, float]] = split,
 ) -> tuple[dict[str, Pair], int]:
     """Hi and lo of every wanted output, and the precision in bits that decided them.
+
+    `parted` makes hi and lo of a ball, or raises UndecidedError.
 
     Raises:
         NeverDecidedError: an output cannot be decided: its exact value lies where two numbers of a dtype meet.
     """
-    return decide(lambda: _decided(problem, approximation, tuple(wanted)))
+    return decide(lambda: _decided(problem, approximation, tuple(wanted), parted))
 
 
 def decide(compute: Callable[[], dict[str, Pair]]) -> tuple[dict[str, Pair], int]:
@@ -45,7 +50,12 @@ def decide(compute: Callable[[], dict[str, Pair]]) -> tuple[dict[str, Pair], int
     raise NeverDecidedError(f"an output is not decided at {LAST_BITS} bits")
 
 
-def _decided(problem: Problem, approximation: Approximation, wanted: tuple[str, ...]) -> dict[str, Pair]:
+def _decided(
+    problem: Problem,
+    approximation: Approximation,
+    wanted: tuple[str, ...],
+    parted: Callable[[Any], tuple[float, float]],
+) -> dict[str, Pair]:
     outputs = {
         "output": np.empty(approximation.output.shape, dtype=object),
         "weights": np.empty(approximation.weights.shape, dtype=object),
@@ -76,14 +86,14 @@ def _decided(problem: Problem, approximation: Approximation, wanted: tuple[str, 
         "weights": approximation.weights,
         "lse": approximation.lse,
     }
-    result = {name: split_all(outputs[name], shown[name]) for name in shown if name in wanted}
+    result = {name: split_all(outputs[name], shown[name], parted) for name in shown if name in wanted}
     for name, per_batch in present.items():
         if name in wanted:
             balls = np.empty((problem.size, problem.num_kv_heads, *per_batch[0][0].shape), dtype=object)
             for b, per_head in enumerate(per_batch):
                 for g, array in enumerate(per_head):
                     balls[b, g] = array
-            result[name] = split_all(balls, np.zeros(balls.shape))
+            result[name] = split_all(balls, np.zeros(balls.shape), parted)
     return result
 
 
@@ -218,12 +228,14 @@ def _merge(problem: Problem, heads: list[Any]) -> Any:
     return output
 
 
-def split_all(balls: Any, shown: Array) -> Pair:
+def split_all(
+    balls: Any, shown: Array, parted: Callable[[Any], tuple[float, float]] = split
+) -> Pair:
     """Hi and lo of every ball; where the float64 result is not finite, that value itself."""
     hi, lo = np.zeros(balls.shape), np.zeros(balls.shape)
     for place, ball in np.ndenumerate(balls):
         if np.isfinite(shown[place]):
-            hi[place], lo[place] = split(ball)
+            hi[place], lo[place] = parted(ball)
         else:
             hi[place] = shown[place]
     return hi, lo

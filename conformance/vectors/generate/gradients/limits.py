@@ -8,7 +8,7 @@ from conformance.dtypes import UNIT_ROUNDOFF
 from conformance.vectors.generate.approximate import Approximation
 from conformance.vectors.generate.gradients.backward import backward
 from conformance.vectors.generate.gradients.curvature import curvature
-from conformance.vectors.generate.gradients.predicted import responses
+from conformance.vectors.generate.gradients.predicted import Responses
 from conformance.vectors.generate.gradients.worst import worst_gradients
 from conformance.vectors.generate.policies import SMALLEST_NORMAL, Policy
 from conformance.vectors.generate.problem import Array, Limits, Problem, finite
@@ -20,7 +20,7 @@ class Sensitivity:
     def __init__(self, problem: Problem, a: Approximation, bias_shape: tuple[int, ...], seed: str) -> None:
         self._problem, self._a, self._bias_shape = problem, a, bias_shape
         self._backward = backward(problem, a)
-        self._responses = responses(problem, a, bias_shape, seed)
+        self._responses = Responses(problem, a, bias_shape, seed)
 
     def limits(self, policy: Policy) -> dict[str, Limits]:
         """W and s by argument name, batch axes flattened."""

@@ -1,12 +1,13 @@
 """Golden gradients in ball arithmetic: grad_output value^T exactly, the softmax and what follows it in balls."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import flint
 import numpy as np
 
 from conformance.vectors.generate.approximate import Approximation
+from conformance.vectors.generate.balls import split
 from conformance.vectors.generate.exact import Exact
 from conformance.vectors.generate.gradients.names import has_structural_zero, sums_whole_rows
 from conformance.vectors.generate.oracle import (
@@ -23,7 +24,11 @@ from conformance.vectors.generate.problem import Problem
 
 
 def golden_gradients(
-    problem: Problem, approximation: Approximation, bias_shape: tuple[int, ...], wanted: Iterable[str]
+    problem: Problem,
+    approximation: Approximation,
+    bias_shape: tuple[int, ...],
+    wanted: Iterable[str],
+    parted: Callable[[Any], tuple[float, float]] = split,
 ) -> dict[str, Pair]:
     """Hi and lo of every wanted gradient, batch axes flattened.
 
@@ -41,7 +46,7 @@ def golden_gradients(
             balls = total.balls[name]
             if has_structural_zero(problem, name, bias_shape):
                 balls = np.full(balls.shape, flint.arb(0), dtype=object)
-            pairs[name] = split_all(balls, np.zeros(balls.shape))
+            pairs[name] = split_all(balls, np.zeros(balls.shape), parted)
         return pairs
 
     return decide(compute)[0]

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -12,12 +11,16 @@ from conformance.names import DTYPES
 from conformance.vectors.generate.approximate import Approximation
 from conformance.vectors.generate.gradients.noise import STEP, Kind, Noise
 from conformance.vectors.generate.gradients.simulate import alike_weights, coherence_of, simulate
-from conformance.vectors.generate.policies import OPERAND_ROUNDOFF, Policy
+from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array, Problem
 from conformance.vectors.generate.sums import Alike
 
 DRAWS = 128
 """Of each kind of place, and for each of the two ways to form Delta."""
+FEWEST = 16
+"""Of a problem so large that so many draws would take minutes."""
+PAIRS = 1 << 23
+"""Pairs of a query and a key, over all draws, from which on there are fewer of them; no stored case has so many."""
 AT_ONCE = 1 << 19
 """Elements of the logits, over all draws, that are simulated at once."""
 Site = tuple[Kind, int]
@@ -26,11 +29,25 @@ STORED_BITS = {dtype: round(-math.log2(unit)) for dtype, unit in UNIT_ROUNDOFF.i
 """Significant bits of what is stored: numbers that are closer round alike."""
 
 
-@dataclass(frozen=True)
 class Responses:
-    """What roundings of relative size one do to each gradient, by kind and by the bits of what is rounded."""
+    """What roundings of relative size one do to each gradient, by kind and by the bits of what is rounded.
 
-    rms: dict[Site, dict[str, Array]]
+    Each kind is simulated on its own, where a policy asks for it first; of the two ways to form Delta the larger
+    response counts.
+    """
+
+    def __init__(self, problem: Problem, a: Approximation, bias_shape: tuple[int, ...], seed: str) -> None:
+        self._size, self._seed = max(1, problem.visible.size), seed
+        coherence = coherence_of(problem, a)
+        self._alike = cache(lambda bits: alike_weights(problem, a, bits))
+        self._ways = {
+            from_output: partial(
+                simulate, problem, a, bias_shape=bias_shape, from_output=from_output, coherence=coherence
+            )
+            for from_output in (False, True)
+        }
+        self._exact = cache(lambda way: self._ways[way](noise=Noise("none", 1, f"{seed}:{way}")))
+        self._found: dict[Site, dict[str, Array]] = {}
 
     def predicted(self, policy: Policy) -> dict[str, Array]:
         """The s of each gradient by argument name, without what underflow may cost."""
@@ -42,46 +59,25 @@ class Responses:
             ("operand", policy.operand_bits): policy.operand,
             ("drift", policy.operand_bits): policy.drift,
         }
-        names = self.rms["accumulation", 53]
+        rms = {site: self._of(site) for site, size in sizes.items() if size}
         return {
-            name: _root([size * self.rms[site][name] for site, size in sizes.items() if size])
-            for name in names
+            name: _root([sizes[site] * of_site[name] for site, of_site in rms.items()])
+            for name in rms["accumulation", 53]
         }
 
+    def _of(self, site: Site) -> dict[str, Array]:
+        if site not in self._found:
+            self._found[site] = _larger(*(self._of_way(way, *site) for way in self._ways))
+        return self._found[site]
 
-def responses(problem: Problem, a: Approximation, bias_shape: tuple[int, ...], seed: str) -> Responses:
-    """Simulates every kind of rounding on its own; the larger response of the two ways to form Delta."""
-    coherence = coherence_of(problem, a)
-    alike = {bits: alike_weights(problem, a, bits) for bits in STORED_BITS.values()}
-    rms: dict[Site, dict[str, Array]] = {}
-    for from_output in (False, True):
-        run = partial(
-            simulate, problem, a, bias_shape=bias_shape, from_output=from_output, coherence=coherence
-        )
-        found = _responses(run, alike, max(1, problem.visible.size), f"{seed}:{from_output}")
-        rms = found if not rms else {site: _larger(rms[site], found[site]) for site in found}
-    return Responses(rms)
-
-
-def _responses(
-    run: Callable[..., dict[str, Array]], alike: dict[int, Alike | None], size: int, seed: str
-) -> dict[Site, dict[str, Array]]:
-    exact = run(noise=Noise("none", 1, seed))
-    find = partial(_rms, run, exact, size, seed)
-
-    def with_alike(alone: dict[str, Array], kind: Kind, bits: int) -> dict[str, Array]:
+    def _of_way(self, way: bool, kind: Kind, bits: int) -> dict[str, Array]:
         """The larger of two readings: every error on its own, or one for the weights that round alike."""
-        return alone if alike[bits] is None else _larger(alone, find(kind, bits, alike[bits]))
-
-    found: dict[Site, dict[str, Array]] = {("accumulation", 53): find("accumulation", 53)}
-    for bits in {bits for _, bits in OPERAND_ROUNDOFF.values()}:
-        found["drift", bits] = find("drift", bits)
-        found["operand", bits] = with_alike(find("operand", bits), "operand", bits)
-    stored: tuple[Kind, Kind] = ("storage", "eager")
-    for kind in stored:
-        alone = find(kind, 53)
-        found |= {(kind, bits): with_alike(alone, kind, bits) for bits in alike}
-    return found
+        find = partial(_rms, self._ways[way], self._exact(way), self._size, f"{self._seed}:{way}", kind)
+        if kind in ("accumulation", "drift"):
+            return find(bits)
+        alike = self._alike(bits)
+        alone = find(bits if kind == "operand" else 53)
+        return alone if alike is None else _larger(alone, find(bits, alike))
 
 
 def _larger(one: dict[str, Array], other: dict[str, Array]) -> dict[str, Array]:
@@ -97,7 +93,7 @@ def _rms(
     bits: int,
     alike: Alike | None = None,
 ) -> dict[str, Array]:
-    draws = 1 if kind == "drift" else DRAWS
+    draws = 1 if kind == "drift" else max(FEWEST, min(DRAWS, PAIRS // size))
     once = max(1, min(draws, AT_ONCE // size))
     roots = {name: np.zeros(x.shape[1:]) for name, x in exact.items()}
     count = 0
