@@ -113,7 +113,7 @@ def _sized(claims: Claims, operation: str, options: set[str], path: str, dice: D
     most = sizes.MOST[claims.size]
     if layer or backward:
         most = min(most, 600)
-    powers = sizes.WORK[claims.size]
+    powers = sizes.BACKWARD if backward else sizes.WORK[claims.size]
     power = powers[0] if dice.chance(60) else dice.choice(powers)
     small = power == powers[0]
     least = 0 if "empty" in claims.features and dice.chance(5) else 1

@@ -56,8 +56,9 @@ def _shaped(kind: str, plain: Array, words: Words, word: int) -> Array:
     tokens = np.arange(size).reshape(-1, 1) if plain.ndim > 1 else np.arange(size)
     if kind == "l":  # one token is loud, not in the same place everywhere
         return np.where(tokens == word % size, LOUD * plain, plain)
-    if kind == "c":  # neighbours cancel but for what the normal numbers add
-        return round_to_bits(np.where(tokens % 2, -1.0, 1.0) * 8.0 + plain)
+    if kind == "c":  # they cancel but for what the normal numbers add; in no order that a sum's lanes might have
+        signs = np.where(mixed(words[..., :1]) & np.uint64(1), -1.0, 1.0)
+        return round_to_bits(signs * 8.0 + plain)
     if kind == "t":
         return np.take(plain, (tokens // GROUP * GROUP).ravel(), axis=-2 if plain.ndim > 1 else -1)
     raise ValueError(f"unknown family {kind!r}")

@@ -8,6 +8,8 @@ MOST = {"small": 130, "kernel": 8192}
 TILES = (8, 16, 32, 64, 80, 128, 192, 256, 512)
 WORK = {"small": (16, 18, 20), "kernel": (17, 19, 21, 24)}
 """Products of two numbers that a call may take, as powers of two, the first of them most often."""
+BACKWARD = (14, 15, 17)
+"""The same of gradients, whose bounds take longer."""
 ELEMENTS = 2**20
 """Numbers that its operands may hold."""
 
