@@ -150,7 +150,7 @@ def _visible(
     return visible
 
 
-AT_ONCE = 1 << 21
+AT_ONCE = 1 << 22
 """Pairs of a query and a key that one part of a problem has at most, where it can be parted."""
 
 

@@ -19,8 +19,10 @@ BLOCK = 8
 """Terms that long sums are formed of at once."""
 AT_LENGTH = 1 << 20
 """Products of terms, from which on sums are formed by blocks."""
-AT_ONCE = 1 << 20
-"""Numbers that are held at once on the way."""
+AT_ONCE = 1 << 17
+"""Numbers that are held at once on the way: a cache's load."""
+COLUMNS = 1 << 10
+"""Columns of a product that are looked at together."""
 FEW = 1 << 12
 """Numbers that are grouped without a look at them first."""
 CANCELS = 2.0**-16
@@ -59,21 +61,9 @@ def _partial_sums_by_blocks(x: Array, y: Array) -> Array:
     count, total = x.shape[1], x @ y
     first, forward = np.zeros_like(total), np.zeros_like(total)
     whole = count // BLOCK * BLOCK
-    left, right = np.triu_indices(BLOCK)
-    # the sum of squares of the sums within a block holds the product of two terms so many times
-    times = (BLOCK - right) * np.where(left == right, 1.0, 2.0)
-    falling = 2.0 * (BLOCK - np.arange(BLOCK))
-    step = max(1, AT_ONCE // max(1, total.size, len(times) * max(x.shape[0], y.shape[1]))) * BLOCK
-    for start in range(0, whole, step):
-        of_x = x[:, start : min(start + step, whole)].reshape(x.shape[0], -1, BLOCK).swapaxes(0, 1)
-        of_y = y[start : min(start + step, whole)].reshape(-1, BLOCK, y.shape[1])
-        squares_x = (of_x[..., left] * (of_x[..., right] * times)).swapaxes(0, 1).reshape(x.shape[0], -1)
-        forward += squares_x @ (of_y[:, left] * of_y[:, right]).reshape(-1, y.shape[1])
-        for sums, rising in zip(of_x @ of_y, (of_x * falling) @ of_y, strict=True):
-            rising += BLOCK * first
-            rising *= first
-            forward += rising
-            first += sums
+    for start in range(0, y.shape[1], COLUMNS):
+        columns = slice(start, start + COLUMNS)
+        _squares_in_order(x[:, :whole], y[:whole, columns], first[:, columns], forward[:, columns])
     for k in range(whole, count):
         first += x[:, k, None] * y[k]
         forward += first**2
@@ -81,6 +71,25 @@ def _partial_sums_by_blocks(x: Array, y: Array) -> Array:
         (count - 1) * total**2 + forward - 2 * total * ((x * (count - 1.0 - np.arange(count))) @ y)
     )
     return np.maximum(forward, backward)
+
+
+def _squares_in_order(x: Array, y: Array, first: Array, forward: Array) -> None:
+    """Adds whole blocks of terms to the sums, and to the sums of their squares."""
+    left, right = np.triu_indices(BLOCK)
+    # the sum of squares of the sums within a block holds the product of two terms so many times
+    times = (BLOCK - right) * np.where(left == right, 1.0, 2.0)
+    falling = 2.0 * (BLOCK - np.arange(BLOCK))
+    step = max(1, AT_ONCE // max(1, first.size, len(times) * max(first.shape))) * BLOCK
+    for start in range(0, x.shape[1], step):
+        of_x = x[:, start : start + step].reshape(x.shape[0], -1, BLOCK).swapaxes(0, 1)
+        of_y = y[start : start + step].reshape(-1, BLOCK, y.shape[1])
+        squares = (of_x[..., left] * (of_x[..., right] * times)).swapaxes(0, 1).reshape(x.shape[0], -1)
+        forward += squares @ (of_y[:, left] * of_y[:, right]).reshape(-1, y.shape[1])
+        for sums, rising in zip(of_x @ of_y, (of_x * falling) @ of_y, strict=True):
+            rising += BLOCK * first
+            rising *= first
+            forward += rising
+            first += sums
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,11 @@ def partial_limits(
 ) -> dict[str, Limits]:
     """The same for a part of a problem, without what the results of all parts have to say."""
     a = approximation
-    full = {name: (np.zeros(x.shape), np.zeros(x.shape)) for name, x in _shapes(problem, a).items()}
+    full = {
+        name: (np.zeros(x.shape), np.zeros(x.shape))
+        for name, x in _shapes(problem, a).items()
+        if name == "output" or name in wanted
+    }
     for b in range(problem.size):
         heads = []
         for h in range(problem.num_heads):
@@ -45,6 +49,8 @@ def partial_limits(
             value = operand_of(problem, policy, b, h // problem.group, "value", "w_v", "b_v", a.value[b, h])
             softmax = softmax_of(problem, a, policy, b, h, query, key)
             for name, operand in (("present_key", key), ("present_value", value)):
+                if name not in wanted:
+                    continue
                 full[name][0][b, h // problem.group] = operand.worst
                 full[name][1][b, h // problem.group] = np.sqrt(operand.variance)
             for name, compute in (("weights", weights_limits), ("lse", lse_limits)):

@@ -9,11 +9,15 @@ from conformance.vectors.generate.bounds.softmax import Softmax
 from conformance.vectors.generate.bounds.statistics import weights_floor
 from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array
-from conformance.vectors.generate.sums import partial_sums, sum_variance
+from conformance.vectors.generate.sums import AT_LENGTH, partial_sums, sum_variance
 
 
 CACHED = 1 << 15
 """Numbers that fit a processor's cache beside others."""
+LONG = 1 << 20
+"""Numbers of the values of a head, from which on float32 says enough of a variance."""
+PEAKED = 2.0**-10
+"""What a row may leave to other keys than one, and yet be looked at on its own."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,8 @@ def head_of(policy: Policy, softmax: Softmax, value: Operand, projection: Array 
     w_o = np.eye(v.shape[1]) if projection is None else projection
     abs_w, square_w = np.abs(w_o), w_o**2
     z = p @ v
-    u = v @ w_o
-    average = p @ u
+    u = v if projection is None else v @ projection
+    average = z if projection is None else p @ u
     n = softmax.count
     operands = 1 + value.rounded if policy.operand else 0
     absolute = p @ np.abs(v)
@@ -44,7 +48,7 @@ def head_of(policy: Policy, softmax: Softmax, value: Operand, projection: Array 
         _logit_error(softmax, u, average)
         + (n * u_a + 2 * u_l + 4 * u_a) * np.abs(average)
         + u_s * (p @ np.abs(u))
-        + (p @ value.worst) @ abs_w
+        + _through(p, value.worst) @ abs_w
         + (1.25 * n * u_a + operands * policy.operand) * (absolute @ abs_w)
     )
     moved = _logit_variance(softmax, u, average)
@@ -54,7 +58,7 @@ def head_of(policy: Policy, softmax: Softmax, value: Operand, projection: Array 
         moved
         + (common + (2 * u_a) ** 2 + 2 * u_l**2 / 3 + (operands * policy.drift) ** 2) * average**2
         + (u_s**2 + policy.operand**2) / 3 * softmax.alike.spread(p, u)
-        + (p**2 @ value.variance) @ square_w
+        + _through(p**2, value.variance) @ square_w
         + (
             sum_variance(u_a, n * softmax.coherence, products, z, partial_sums(p, v))
             + value.rounded * policy.operand**2 / 3 * products
@@ -70,6 +74,11 @@ def head_of(policy: Policy, softmax: Softmax, value: Operand, projection: Array 
         floor = floor + policy.underflow * abs_w.sum(axis=0)
     some = seen.max(axis=-1, keepdims=True, initial=0.0)
     return Head(worst, variance, floor, np.abs(z) @ abs_w, z**2 @ square_w, some)
+
+
+def _through(weights: Array, errors: Array) -> Array:
+    """Weights times the errors of the values, of which many have none."""
+    return weights @ errors if errors.any() else np.zeros((len(weights), errors.shape[1]))
 
 
 def _logit_error(softmax: Softmax, u: Array, average: Array) -> Array:
@@ -114,8 +123,30 @@ def _logit_variance(softmax: Softmax, u: Array, average: Array) -> Array:
         drift = [of_row @ (u - centre) for of_row, centre in zip(steep * softmax.drift, average, strict=True)]
         variance = variance + np.reshape(drift, average.shape) ** 2
     if softmax.query_variance.any():
-        for i in range(len(steep)):
-            keys = (softmax.scale * softmax.slope[i] * steep[i])[:, None] * softmax.key  # [kv_len, d_k]
-            covariance = keys.T @ (u - average[i])  # [d_k, width]
-            variance[i] += softmax.query_variance[i] @ covariance**2
+        variance = variance + _of_query(softmax, steep, u, average)
     return variance
+
+
+def _of_query(softmax: Softmax, steep: Array, u: Array, average: Array) -> Array:
+    """What errors of the query add to the variance, which move all keys of a row together. [rows, width]."""
+    moving = softmax.scale * softmax.slope * steep
+    found = np.zeros_like(average)
+    alone = np.ones(len(steep), dtype=bool)
+    if len(steep) > softmax.key.shape[1] and steep.size * u.shape[1] > AT_LENGTH:
+        # many rows at once; where one key has nearly all the weight, its part would cancel
+        alone = softmax.weights.max(axis=-1, initial=0.0) > 1 - PEAKED
+        middle = u.mean(axis=0)
+        away, means = u - middle, average - middle
+        for d, key in enumerate(softmax.key.T):
+            covariance = moving @ (key[:, None] * away) - (moving @ key)[:, None] * means
+            found += softmax.query_variance[:, d, None] * covariance**2
+    if u.size > LONG:
+        middle = u.mean(axis=0)
+        u, average = (u - middle).astype(np.float32), (average - middle).astype(np.float32)
+        moving, keys = moving.astype(np.float32), softmax.key.astype(np.float32)
+    else:
+        keys = softmax.key
+    for i in np.flatnonzero(alone):
+        covariance = (moving[i][:, None] * keys).T @ (u - average[i])  # [d_k, width]
+        found[i] = softmax.query_variance[i] @ covariance.astype(np.float64) ** 2
+    return found

@@ -126,7 +126,7 @@ def softmax_of(
     size = c * abs_q @ abs_k.T
     squares = c**2 * q**2 @ (k**2).T
     worst = (
-        c * (abs_q @ key.worst.T + query.worst @ abs_k.T + query.worst @ key.worst.T)
+        _of_operands(c, query, key)
         # query and key may both be scaled first, by the root of the scale, and are then stored and rounded
         + ((d_k + 5) * u_a + 2 * policy.operand + 2 * u_l) * size
         + u_l * np.abs(scaled)
@@ -134,7 +134,7 @@ def softmax_of(
         + 2 * max(1.0, c) * policy.underflow * policy.eager
     )
     variance = (
-        c**2 * q**2 @ key.variance.T
+        (c**2 * q**2 @ key.variance.T if key.variance.any() else 0.0)
         + sum_variance(u_a, d_k, squares, scaled, c**2 * partial_sums(q, k.T))
         + (policy.operand**2 + u_l**2) / 3 * squares
         + 2 * u_l**2 / 3 * scaled**2
@@ -190,6 +190,14 @@ def softmax_of(
         sum_unit=u_a,
         weights_unit=max(policy.storage, policy.operand),
     )
+
+
+def _of_operands(c: float, query: Operand, key: Operand) -> Array | float:
+    """What errors of query and key do to the scaled product."""
+    if not (query.worst.any() or key.worst.any()):
+        return 0.0
+    abs_q, abs_k = np.abs(query.value), np.abs(key.value)
+    return c * (abs_q @ key.worst.T + query.worst @ abs_k.T + query.worst @ key.worst.T)
 
 
 def stored_lse(softmax: Softmax, policy: Policy) -> Array:
