@@ -50,6 +50,14 @@ FILE = click.Path(path_type=Path)
 @click.option(
     "--feature", "features", metavar="F", multiple=True, help="Cases that need it; may be given again."
 )
+@click.option(
+    "--case",
+    "files",
+    type=FILE,
+    metavar="FILE",
+    multiple=True,
+    help="Ask the call of a file that `explore --save` wrote, and nothing else; may be given again.",
+)
 @click.option("--report", type=FILE, metavar="OUT.json", help="Where to write the report, as it goes.")
 @click.option("--junit", type=FILE, metavar="OUT.xml", help="Where to write JUnit XML, a test case a row.")
 @click.option("--badge", type=FILE, metavar="OUT.json", help="Where to write a badge for shields.io.")
@@ -103,6 +111,7 @@ def run(
     accuracy: str | None,
     expression: str | None,
     features: tuple[str, ...],
+    files: tuple[Path, ...],
     report: Path | None,
     junit: Path | None,
     badge: Path | None,
@@ -140,11 +149,11 @@ def run(
         in_process,
         stop,
     )
-    files = Files(report, html, junit, badge, baseline, write_baseline, resume)
+    paths = Files(report, html, junit, badge, baseline, write_baseline, resume, files)
     with interruptible():
         try:
-            ready = prepare(request, (PROGRAM, *given), files, fresh)
-            return _run(*ready, quiet, verbose, diagnose=not no_diagnose and (files.written or not quiet))
+            ready = prepare(request, (PROGRAM, *given), paths, fresh)
+            return _run(*ready, quiet, verbose, diagnose=not no_diagnose and (paths.written or not quiet))
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt(_going_on(report if resume is None else resume)) from error
         except (OSError, SystemExit) as error:  # rich exits where a pipe is closed

@@ -200,7 +200,9 @@ def _poison(recipe: Recipe, inputs: dict[str, Array]) -> None:
     """NaN in keys and values that are never read: behind the lengths, or all that no query of theirs may attend."""
     r = recipe
     if r.poison == "n":
-        seen = np.broadcast_to((np.arange(r.kv_len) < lengths(r)[:, None])[:, None], (r.entries, 1, r.kv_len))
+        seen: Any = np.broadcast_to(
+            (np.arange(r.kv_len) < lengths(r)[:, None])[:, None], (r.entries, 1, r.kv_len)
+        )
     else:
         seen = visible(r, inputs).any(axis=-2)  # [B, H or 1, kv_len]
     if r.layer:

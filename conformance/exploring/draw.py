@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from conformance.exploring import sizes
+from conformance.exploring import sizes, smaller
 from conformance.exploring.arrays import spans
 from conformance.exploring.counter import Dice, key
 from conformance.exploring.memory import LAYOUTS
@@ -275,22 +275,7 @@ def _filled(claims: Claims, recipe: Recipe, dice: Dice) -> Recipe:
         )
     else:
         data |= {name: dice.choice(MAGNITUDES) for name in ("query", "key", "value")}
-    named = {
-        "query",
-        "key",
-        "value",
-        *(("grad_output",) if r.gradients else ()),
-        *(("past_key", "past_value") if r.past else ()),
-    }
-    named |= {"sinks"} if r.sinks else set()
-    named |= {"weights"} if r.layer else set()
-    named |= {"biases"} if r.biases else set()
-    r = replace(
-        r,
-        data=tuple(
-            sorted((name, family) for name, family in data.items() if name in named and family != "n0")
-        ),
-    )
+    r = smaller.mended(replace(r, data=tuple(sorted(data.items()))))
     if not r.past and not (r.gradients and "strict_masking" not in claims.features):
         strict = "strict_masking" in claims.features and dice.chance(40)
         if strict or (r.lengths is not None and dice.chance(50)):

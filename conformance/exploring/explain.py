@@ -106,13 +106,11 @@ def _size(reduction: Reduction, name: str, r: Recipe, room: Callable[[Recipe], b
     tied = name == "d_v" and r.d_k == r.d_v
     if tied:
         return None
-    label = {
-        "heads": "heads to a key head" if r.groups > 1 or m > 1 else "heads",
-        "kv_heads": "key heads",
-    }.get(name, name)
-    if name in ("d_k",) and r.d_k == r.d_v:
+    label = {"kv_heads": "key heads", "batch": "batch entries"}.get(name, name)
+    if name == "heads" and (r.groups > 1 or m > 1):
+        label = "heads to a key head"
+    if name == "d_k" and r.d_k == r.d_v:
         label = "d_k and d_v"
-    label = "batch entries" if name == "batch" else label
     asked: dict[int, bool] = {m: True}
 
     def fails(n: int) -> bool | None:

@@ -34,9 +34,9 @@ def numbers(family: str, shape: Sequence[int], dtype: str, name: str, stream: in
     if kind == ZEROS:
         return np.zeros(shape)
     if kind == ONES:
-        return np.ones(shape) * 2.0**power
+        return np.full(shape, 2.0**power)
     if kind == RAMP:
-        return np.arange(count).reshape(shape) % 256.0
+        return (np.arange(count, dtype=np.float64) % 256.0).reshape(shape)
     if kind == SCRAMBLED:
         return ((np.arange(count) * 40503 % 65521 % 255 - 127) / 64.0).reshape(shape)
     words = grid(key(name, stream), shape)
@@ -56,7 +56,9 @@ def _shaped(kind: str, plain: Array, words: Words, word: int) -> Array:
     tokens = np.arange(size).reshape(-1, 1) if plain.ndim > 1 else np.arange(size)
     if kind == "l":  # one token is loud, not in the same place everywhere
         return np.where(tokens == word % size, LOUD * plain, plain)
-    if kind == "c":  # they cancel but for what the normal numbers add; in no order that a sum's lanes might have
+    if (
+        kind == "c"
+    ):  # they cancel but for what the normal numbers add; in no order that a sum's lanes might have
         signs = np.where(mixed(words[..., :1]) & np.uint64(1), -1.0, 1.0)
         return round_to_bits(signs * 8.0 + plain)
     if kind == "t":

@@ -85,12 +85,7 @@ def snippet(tried: Tried, source: str, array_type: str = "numpy") -> str:
         if flat.size:
             at, value = int(flat[0]), float(before.ravel()[int(flat[0])])
             lines.append(f"before = {recipe.again}.copy(); before.flat[{at}] = {value!r}")
-            first = [
-                a.replace(to.format(recipe.again), to.format("before"))
-                if a.startswith(f"{recipe.again}=")
-                else a
-                for a in arguments
-            ]
+            first = [_instead(a, recipe.again, to) for a in arguments]
             lines.append(f"{name}({', '.join(first)})")
     lines.append(f"got = {name}({', '.join(arguments)})")
     if row.worst is not None:
@@ -105,6 +100,12 @@ def snippet(tried: Tried, source: str, array_type: str = "numpy") -> str:
     else:
         lines.append(f"print(got)  # {' '.join(row.message.split())[:100]}")
     return "\n".join(lines)
+
+
+def _instead(argument: str, operand: str, to: str) -> str:
+    """The argument of the call before."""
+    name, _, _ = argument.partition("=")
+    return f"{name}={to.format('before')}" if name == operand else argument
 
 
 def _number(value: float) -> str:
@@ -135,12 +136,8 @@ def _imports(source: str, recipe: Recipe, array_type: str) -> list[str]:
     elif module.replace(".", "").isidentifier():
         found.append(f"import {module} as target")
     else:
-        found.append(f"# the call of {source}:")
-    return (
-        ["; ".join(each for each in found if not each.startswith("#"))]
-        if all(not e.startswith("#") for e in found)
-        else found
-    )
+        return [*found, f"# {recipe.operation} is that of {source}"]
+    return ["; ".join(found)]
 
 
 def _attribute(source: str) -> str:

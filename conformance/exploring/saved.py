@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from conformance.dtypes import cast
 from conformance.errors import UsageError
 from conformance.exploring.arrays import changed
 from conformance.exploring.recipe import Recipe
@@ -131,11 +130,7 @@ def _data(path: Path) -> dict[str, Any]:
 def _certified(path: Path, data: Mapping[str, Any], inputs: Mapping[str, Array], name: str) -> Case:
     """The case with the bounds of every dtype that holds its numbers."""
     rows = None if data["rows"] is None else tuple(data["rows"])
-    wide = {
-        n: a.astype(np.float64) if a.dtype.kind == "f" or a.dtype.name == "bfloat16" else a
-        for n, a in inputs.items()
-    }
-    wide = {n: cast(a, "float64") if a.dtype.name == "float64" else a for n, a in wide.items()}
+    wide = {n: a if a.dtype.kind in "bi" else a.astype(np.float64) for n, a in inputs.items()}
     found: list[Certified] = []
     reason = ""
     for dtype in DTYPES:
@@ -168,6 +163,6 @@ def joined(cases: list[Case]) -> Case:
         key: why
         for case in cases
         for key, why in case.excluded.items()
-        if key.partition("/")[0] in dtypes and "/" in key
+        if key.partition("/")[0] in case.dtypes
     }
     return replace(first, dtypes=dtypes, expected=expected, excluded=excluded)

@@ -187,9 +187,9 @@ def _known(trials: Trials, claims: Claims, tally: Tally, tried: Tried) -> Found 
 def _passes_without(trials: Trials, claims: Claims, found: Found, recipe: Recipe) -> bool:
     """Whether a call is right as soon as it lacks what the failure needs."""
     for option in found.needs.options:
-        other = smaller.without(recipe, option)
-        if needs(other) <= claims.features:
-            tried = trials.ask(other)
+        less = smaller.without(recipe, option)
+        if needs(less) <= claims.features:
+            tried = trials.ask(less)
             return tried.row is not None and not tried.failed
     for name in ("kv_len", "d_k", "q_len", "heads", "batch"):
         least = size_of(found.reduced.recipe, name)

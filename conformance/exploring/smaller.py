@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from conformance.exploring.arrays import lengths, offsets
 from conformance.exploring.numbers import ONES, RAMP, SCRAMBLED, ZEROS
@@ -9,7 +10,7 @@ from conformance.exploring.recipe import EXPLICIT, Recipe
 
 TILES = (8, 16, 32, 64, 128, 256)
 
-OFF = {
+OFF: dict[str, dict[str, Any]] = {
     "again": {"again": ""}, "memory": {"memory": ()}, "poison": {"poison": ""}, "return_weights": {"weights": False},
     "return_lse": {"lse": False}, "sinks": {"sinks": False}, "softcap": {"softcap": None}, "scale": {"scale": None},
     "attn_bias": {"bias": ""}, "mask": {"mask": ""}, "cache": {"past": 0}, "kv_lengths": {"lengths": None},
@@ -30,7 +31,7 @@ def given(recipe: Recipe) -> list[str]:
 
 def without(recipe: Recipe, option: str) -> Recipe:
     """The recipe without an option, and without what needs it."""
-    r = replace(recipe, **OFF[option])  # type: ignore[arg-type]
+    r = replace(recipe, **OFF[option])
     if r.poison == "n" and r.lengths is None:
         r = replace(r, poison="")
     if not r.causal and r.window is None:
@@ -88,14 +89,14 @@ def of_keys(recipe: Recipe, count: int, square: bool | None = None) -> Recipe:
     if isinstance(r.offset, int):
         moved = r.offset - less + (r.q_len - q_len) if r.offset == recipe.kv_len - recipe.q_len else r.offset
         r = replace(r, offset=min(moved, count))
-    elif isinstance(r.offset, tuple):
+    elif isinstance(recipe.offset, tuple):
         tied = isinstance(recipe.lengths, tuple) and all(
-            f == n - recipe.q_len for f, n in zip(r.offset, recipe.lengths, strict=True)
+            f == n - recipe.q_len for f, n in zip(recipe.offset, recipe.lengths, strict=True)
         )
         if tied and isinstance(r.lengths, tuple):
             r = replace(r, offset=tuple(n - q_len for n in r.lengths))
         else:
-            r = replace(r, offset=tuple(min(f, count) for f in r.offset))
+            r = replace(r, offset=tuple(min(f, count) for f in recipe.offset))
     if r.window is not None:
         r = replace(r, window=(_side(r.window[0], count), _side(r.window[1], count)))
     return mended(replace(r, kv_len=count, q_len=q_len, past=min(r.past, max(count - 1, 0))))
@@ -112,7 +113,7 @@ def of_queries(recipe: Recipe, count: int, from_end: bool) -> Recipe:
     if r.causal or r.window is not None:
         if isinstance(r.offset, tuple):
             r = replace(r, offset=tuple(f + shift for f in r.offset))
-        elif r.offset != "*":
+        elif not isinstance(r.offset, str):
             r = replace(r, offset=(r.offset or 0) + shift)
     return mended(replace(r, q_len=count))
 
@@ -145,7 +146,7 @@ def plainer(recipe: Recipe, operand: str) -> Iterator[Recipe]:
 
 
 def _families(operand: str, now: str) -> Iterable[str]:
-    order = (ZEROS, ONES, RAMP, SCRAMBLED, "i", "n0")
+    order: tuple[str, ...] = (ZEROS, ONES, RAMP, SCRAMBLED, "i", "n0")
     if operand in ("value", "grad_output", "past_value"):
         order = (
             (ONES, RAMP, SCRAMBLED, ZEROS, "i", "n0")

@@ -127,6 +127,10 @@ def certify_recipe(recipe: Recipe, name: str, policies: tuple[str, ...] = POLICI
         )  # fmt: skip
     except UnjudgedError:
         return None
+    except ValueError as error:
+        if "no dtype can hold it" in str(error):
+            return None
+        raise
     case = replace(
         certified.case, covers=covers(recipe, certified.case), note=token(recipe), memory=dict(recipe.memory)
     )

@@ -249,7 +249,7 @@ class Exploration:
         recipe = read_token(self.wanted.replay or "")
         if recipe.operation not in claims.operations or recipe.dtype not in claims.dtypes:
             raise UsageError(
-                f"--replay: {self.request.source} does not claim {recipe.operation} in {recipe.dtype}, which the token asks"
+                f"--replay: {self.request.source} does not claim {recipe.operation} in {recipe.dtype}, as it asks"
             )
         self.tally.drawn = 1
         name = "explore/replayed"

@@ -11,7 +11,8 @@ from rich.progress import Progress as Bar
 from conformance.exploring.search import Event, Found, Judged
 from conformance.telling.exploration import Exploration
 from conformance.telling.progress import row_text
-from conformance.telling.text import counted, plain, safe, shorten
+from conformance.telling.report import Report
+from conformance.telling.text import counted, inert, plain, safe, shorten
 
 EVERY = 10.0
 """Seconds between two lines where there is no terminal."""
@@ -30,12 +31,32 @@ def found_lines(found: Found, snippet: str = "") -> list[str]:
     ]
     if not found.fresh:
         lines.append(
-            "only after other calls: in a process of its own the smallest call is right, so this is the drawn one"
+            "only after other calls: in a new process the smallest call is right, so this is the drawn one"
         )
     lines.append(f"replay: --replay {found.replay}")
     if snippet:
         lines += ["without the suite:", *(f"    {line}" for line in snippet.splitlines())]
     return lines
+
+
+def failure_text(report: Report) -> str:
+    """Every distinct failure of a report, for a test that fails by it."""
+    lines = []
+    for row in report.results:
+        if row.replay:
+            lines += [
+                f"{row.verdict}: {row.message} ({', '.join(row.covers)})",
+                f"  reduced   {row.reduced}",
+                f"  fails if  {row.fails_if}",
+                *(
+                    f"  diagnosis {each.defect} explains {each.explains} of {each.of}"
+                    for each in row.diagnosis
+                ),
+                f"  more      mha-conformance explore {report.target.source} --replay {row.replay}",
+            ]
+    drawing = report.drawing
+    seed = f"  seed      {drawing.seed}, {drawing.judged} calls judged" if drawing else ""
+    return "\n".join(inert(line) for line in [*lines, seed])
 
 
 def last_line(exploration: Exploration) -> str:
