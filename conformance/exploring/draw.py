@@ -256,20 +256,17 @@ def _filled(claims: Claims, recipe: Recipe, dice: Dice) -> Recipe:
     r = recipe
     data: dict[str, str] = {}
     kind = dice.below(100)
-    if kind < 30 and not r.layer:  # logits far from zero, on one side of it
-        powers = (3, 4, 5) if r.dtype == "float16" else (4, 6, 8, 9)
-        if r.gradients:
-            powers = (2, 3, 4)
-        side = dice.choice((1, -1, -1))
-        data |= {"query": f"p{dice.choice(powers)}", "key": f"p{side * dice.choice(powers)}"}
-        data |= {"past_key": data["key"]} if r.past else {}
-    elif kind < 45:
+    hides = bool(r.mask or r.bias or r.causal or r.window or r.lengths)
+    if kind < (40 if hides else 15) and not r.layer:  # logits far from zero, on one side of it
+        query, key = _poles(r, dice)
+        data |= {"query": query, "key": key, **({"past_key": key} if r.past else {})}
+    elif kind < 50:
         data |= dict.fromkeys(("query", "key", "value"), "i")
-    elif kind < 52:
+    elif kind < 56:
         data["key"] = dice.choice(("l", "t"))
-    elif kind < 60:
+    elif kind < 62:
         data["value"] = dice.choice(("c", "l", "t"))
-    elif kind < 70:
+    elif kind < 71:
         data |= dict.fromkeys(
             ("query", "key", "value", "grad_output", "attn_bias", "sinks", "weights", "biases"), "f0"
         )
@@ -286,6 +283,23 @@ def _filled(claims: Claims, recipe: Recipe, dice: Dice) -> Recipe:
     if dice.chance(12):
         r = replace(r, again="same" if dice.chance(40) else dice.choice(("query", "key", "value")))
     return r
+
+
+FAR = {
+    "float64": (10, 14, 17, 20),
+    "float32": (10, 14, 17, 20),
+    "bfloat16": (10, 14, 17),
+    "float16": (8, 10, 12),
+}
+"""How far from zero the logits lie, as powers of two."""
+
+
+def _poles(r: Recipe, dice: Dice) -> tuple[str, str]:
+    """Families of query and key whose products lie so far on one side of zero, most often below it."""
+    width = 0 if r.dtype == "float16" else (r.d_k.bit_length() - 1) // 2  # the scale takes this away again
+    power = (dice.choice((4, 5, 6)) if r.gradients else dice.choice(FAR[r.dtype])) + width
+    side = dice.choice((1, -1, -1, -1))
+    return f"p{power // 2}", f"p{side * (power - power // 2)}"
 
 
 # What a target must claim

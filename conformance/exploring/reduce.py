@@ -29,11 +29,12 @@ class Reduction:
     def __init__(
         self, ask: Asks, first: Tried, allowed: Callable[[Recipe], bool], calls: int = CALLS,
         dtypes: tuple[str, ...] = (),
+        kept: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self._ask, self._allowed, self._left = ask, allowed, calls
         self.best, self._kind = first, first.kind
         self.known: dict[Recipe, Tried] = {first.recipe: first}
-        self._dtypes = dtypes
+        self._dtypes, self._kept = dtypes, kept
 
     def fails(self, recipe: Recipe) -> bool:
         """Whether a recipe fails in the same way; every one is asked once, while calls are left."""
@@ -85,7 +86,7 @@ class Reduction:
 
     def _options(self) -> None:
         for option in smaller.given(self.now):
-            if option in smaller.given(self.now):
+            if option in smaller.given(self.now) and option not in self._kept:
                 self.take(smaller.without(self.now, option))
 
     def _entries(self) -> None:

@@ -1,7 +1,7 @@
 """Draws, asks and judges until the budget is spent; what fails is reduced, explained and told once."""
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 
 from conformance.exploring import smaller
@@ -122,7 +122,8 @@ def examine(trials: Trials, claims: Claims, tried: Tried, name: str) -> Found:
     def allowed(recipe: Recipe) -> bool:
         return recipe.dtype in claims.dtypes and needs(recipe) <= claims.features
 
-    reduction = Reduction(trials.ask, tried, allowed, CALLS, claims.dtypes)
+    tried, kept = _alone(trials, tried, allowed)
+    reduction = Reduction(trials.ask, tried, allowed, CALLS, claims.dtypes, kept)
     reduced = reduction.run()
     spent = trials.calls - before
     trials.restart()
@@ -142,6 +143,29 @@ def examine(trials: Trials, claims: Claims, tried: Tried, name: str) -> Found:
         name, tried, reduced, found, token(reduced.recipe if fresh else tried.recipe), fresh, spent,
         evidence(reduction, reduced),
     )  # fmt: skip
+
+
+def _alone(trials: Trials, tried: Tried, allowed: Callable[[Recipe], bool]) -> tuple[Tried, tuple[str, ...]]:
+    """The failure as it is in a new process, and the options that are not to be tried off.
+
+    What an earlier call left behind makes later ones fail: there the call before belongs to the failure.
+    """
+    recipe = replace(tried.recipe, again="")
+    trials.restart()
+    first = trials.ask(recipe, _name(tried))
+    if first.failed and first.kind == tried.kind:
+        return first, ()
+    for again in dict.fromkeys((tried.recipe.again or "value", "same", "value", "query", "key")):
+        if again != "same" or tried.kind.endswith("twice"):
+            trials.restart()
+            other = trials.ask(replace(recipe, again=again), _name(tried))
+            if other.failed and other.kind == tried.kind:
+                return other, ("again",)
+    return tried, ("again",)
+
+
+def _name(tried: Tried) -> str:
+    return "explore/reduced" if tried.row is None else tried.row.case
 
 
 def varied(recipe: Recipe) -> list[Recipe]:
