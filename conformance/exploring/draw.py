@@ -133,6 +133,8 @@ def _sized(claims: Claims, operation: str, options: set[str], path: str, dice: D
     heads, groups = dice.choice(((1, 1), (2, 2), (3, 3), (1, 1))), 0
     pair = dice.choice(sizes.HEADS) if "gqa" in options else heads
     batch: tuple[int, ...] = dice.choice(((), (1,), (1,), (2,)))
+    if "kv_lengths" in options and not batch:
+        batch = (1,)
     if "several" in options:
         batch = dice.choice(((2,), (3,), (2, 2), (5,), (9,), (33,)))
     if claims.size == "kernel" and not layer and not backward and dice.below(400) == 0:

@@ -66,7 +66,7 @@ def explain(reduction: Reduction, dtypes: Sequence[str], room: Callable[[Recipe]
 
 def _optional(name: str, r: Recipe) -> bool:
     """An offset that has to be given is no condition, nor are biases that were not tried off."""
-    return name == "q_offset" and r.offset == r.kv_len - r.q_len and r.q_len != r.kv_len
+    return name == "q_offset" and r.q_len != r.kv_len
 
 
 def applies(name: str, r: Recipe) -> bool:

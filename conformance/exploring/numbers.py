@@ -18,6 +18,8 @@ Array = npt.NDArray[np.float64]
 BITS = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}
 FEW = 8
 LOUD = 16.0
+TURN = 251
+"""A ramp goes up to here and begins anew: no power of two, so that no two tiles are alike."""
 GROUP = 4
 """Neighbouring tokens that are equal among ties."""
 
@@ -36,7 +38,7 @@ def numbers(family: str, shape: Sequence[int], dtype: str, name: str, stream: in
     if kind == ONES:
         return np.full(shape, 2.0**power)
     if kind == RAMP:
-        return (np.arange(count, dtype=np.float64) % 256.0).reshape(shape)
+        return (np.arange(count, dtype=np.float64) % TURN).reshape(shape)
     if kind == SCRAMBLED:
         return ((np.arange(count) * 40503 % 65521 % 255 - 127) / 64.0).reshape(shape)
     words = grid(key(name, stream), shape)

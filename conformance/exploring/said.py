@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.dtypes import cast
 from conformance.exploring.arrays import changed
-from conformance.exploring.numbers import ONES, RAMP, SCRAMBLED, ZEROS
+from conformance.exploring.numbers import ONES, RAMP, SCRAMBLED, TURN, ZEROS
 from conformance.exploring.recipe import Recipe
 from conformance.exploring.trial import Tried
 from conformance.names import BIASES, WEIGHTS
@@ -161,8 +161,8 @@ def expression(recipe: Recipe, name: str, array: Array) -> str:
     operand = "weights" if name in WEIGHTS else "biases" if name in BIASES else name
     family = recipe.family(operand)
     if array.size > WRITTEN and array.dtype.kind not in "bi":
-        if family == RAMP and _is(plain, np.arange(array.size) % 256.0):
-            return f"(np.arange({array.size}) % 256).reshape({shape}).astype({dtype})"
+        if family == RAMP and _is(plain, np.arange(array.size) % TURN):
+            return f"(np.arange({array.size}) % {TURN}).reshape({shape}).astype({dtype})"
         formula = "(np.arange({n}) * 40503 % 65521 % 255 - 127) / 64"
         if family == SCRAMBLED and _is(plain, (np.arange(array.size) * 40503 % 65521 % 255 - 127) / 64.0):
             return f"({formula.format(n=array.size)}).reshape({shape}).astype({dtype})"

@@ -35,6 +35,10 @@ from conformance.version import SUITE_VERSION
 
 SECONDS = 60.0
 FAILURES = 5
+REMEMBERED = (
+    "What an earlier call left behind decides this one: what is remembered of the operands does not tell them apart, "
+    "or memory is read that was never written (IND-4)."
+)
 DIAGNOSED = 6.0
 """Seconds of processor time for the diagnosis of each distinct failure."""
 
@@ -290,6 +294,9 @@ class Exploration:
             fails_if=found.needs.sentence(), replay=found.replay,
         )  # fmt: skip
         if not self.wanted.diagnose:
+            return row
+        if smallest.recipe.again:
+            found.diagnosis = [REMEMBERED]
             return row
         found.diagnosis, diagnosed = _diagnosis(found, row, self.policy)
         return diagnosed
