@@ -7,10 +7,11 @@ from conformance.version import SUITE_VERSION
 
 if TYPE_CHECKING:  # a worker imports this package on every start, and needs none of it
     from conformance.oracle.asserting import Expected, assert_conforms, expected
+    from conformance.telling.exploration import explore
     from conformance.telling.report import Report
     from conformance.telling.run import run
 
-__all__ = ["Expected", "Report", "__version__", "assert_conforms", "expected", "run"]
+__all__ = ["Expected", "Report", "__version__", "assert_conforms", "expected", "explore", "run"]
 
 __version__ = SUITE_VERSION
 
@@ -19,6 +20,7 @@ _PLACES = {
     "Report": "conformance.telling.report",
     "assert_conforms": "conformance.oracle.asserting",
     "expected": "conformance.oracle.asserting",
+    "explore": "conformance.telling.exploration",
     "run": "conformance.telling.run",
 }
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from conformance.running.answer import Question
     from conformance.running.session import Session
 
-__all__ = ["cases"]
+__all__ = ["cases", "explore"]
 
 ARGUMENT = "mha_question"
 WANTED = "_mha_wanted"
@@ -52,6 +52,35 @@ def cases(target: Any = None, **options: Any) -> Callable[..., None]:
         _check(session, question, request.node)
 
     setattr(test, WANTED, (target, options))
+    return test
+
+
+def explore(
+    target: Any = None, *, seconds: float = 20.0, seed: int | None = None, **options: Any
+) -> Callable[..., None]:
+    """A test that draws fresh calls of what a target claims, and fails with each smallest call that fails.
+
+    In a test file: `test_fresh = conformance.pytest_plugin.explore("my_module:attention", seconds=20)`.
+
+    `options` are the others of `conformance.explore`. With `seed=None` each run draws other calls; the seed stands
+    in the message. A file is looked up from where pytest was started, and beside the test file.
+    """
+
+    def test(request: pytest.FixtureRequest) -> None:
+        __tracebackhide__ = True
+        from conformance.errors import UsageError
+        from conformance.telling.exploration import explore as explored
+        from conformance.telling.explored import failure_text
+
+        try:
+            report = explored(_beside(target, request.path), seconds=seconds, seed=seed, **options)
+        except UsageError as error:
+            pytest.fail(str(error), pytrace=False)
+        if not report.executed:
+            pytest.fail("nothing was executed: the target supports none of the drawn calls", pytrace=False)
+        if report.failed:
+            pytest.fail(failure_text(report), pytrace=False)
+
     return test
 
 
@@ -176,11 +205,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _found(target: Any, metafunc: pytest.Metafunc) -> Any:
+    return _beside(target, metafunc.definition.path)
+
+
+def _beside(target: Any, test: Path) -> Any:
     """A target whose file lies beside the test file rather than where pytest was started."""
     if not isinstance(target, str):
         return target
     file, suffix, attribute = target.partition(".py")
-    beside = metafunc.definition.path.parent / f"{file}{suffix}"
+    beside = test.parent / f"{file}{suffix}"
     return (
         f"{beside}{attribute}" if suffix and not Path(f"{file}.py").exists() and beside.exists() else target
     )

@@ -7,6 +7,7 @@ from conformance.cli.chaining import chain
 from conformance.cli.comparing import compare
 from conformance.cli.diagnosing import diagnose
 from conformance.cli.exits import CONFORMANT, MISUSED, examples
+from conformance.cli.exploring import explore
 from conformance.cli.looking import explain, list_, report, show
 from conformance.cli.running import run
 from conformance.cli.starting import init
@@ -32,5 +33,5 @@ def cli(context: click.Context) -> int:
     return CONFORMANT
 
 
-for command in (run, diagnose, init, list_, show, explain, compare, report, vectors, trace, chain, bench):
+for command in (run, explore, diagnose, init, list_, show, explain, compare, report, vectors, trace, chain, bench):
     cli.add_command(command)

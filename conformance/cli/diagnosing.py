@@ -1,5 +1,6 @@
 """`mha-conformance diagnose`."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,7 +15,9 @@ from conformance.telling.run import Files, prepare
 from conformance.telling.text import MESSAGE, console, counted, plain, shorten
 
 SHARED = [
-    p for p in run.params if p.name in request_of.__annotations__.keys() - {"stop"} or p.name == "verbose"
+    p
+    for p in run.params
+    if p.name in request_of.__annotations__.keys() - {"stop"} or p.name in ("verbose", "files")
 ]
 """What `run` takes as well, but for its outputs and for stopping early."""
 
@@ -27,7 +30,9 @@ SHARED = [
 )
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @click.pass_obj
-def diagnose(given: list[str], /, as_json: bool, verbose: bool, **options: Any) -> int:
+def diagnose(
+    given: list[str], /, as_json: bool, verbose: bool, files: tuple[Path, ...], **options: Any
+) -> int:
     """Say which known mistakes reproduce what TARGET gets wrong.
 
     Runs every case that TARGET claims. Exit status: 0 if nothing fails, 1 if something does, explained or
@@ -37,7 +42,7 @@ def diagnose(given: list[str], /, as_json: bool, verbose: bool, **options: Any) 
 
     request = request_of(**options)
     with interruptible():
-        request, recorder, cases = prepare(request, (PROGRAM, *given), Files(), "off")
+        request, recorder, cases = prepare(request, (PROGRAM, *given), Files(cases=files), "off")
         progress = RunProgress(console(stderr=True), False, verbose)
         with progress:
             for event in runner.run(request, cases, progress.echo if verbose else None):

@@ -1,6 +1,7 @@
 """The calls that show what is there: `list`, `show`, `explain`, `report`."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import click
 
 from conformance.cli.exits import CONFORMANT, PROGRAM, examples
 from conformance.errors import UsageError
+from conformance.exploring.saved import read_cases
 from conformance.running.nearest import known
 from conformance.telling.explain import (
     defect_explanation,
@@ -24,6 +26,7 @@ from conformance.telling.requirements import read_requirements
 from conformance.telling.table import matrix_lines, matrix_table
 from conformance.telling.text import console, plain
 from conformance.vectors import load
+from conformance.vectors.case import Case
 
 SHA256_HELP = "What a run has printed of its report; refuse every report of another. May be given again."
 
@@ -45,17 +48,27 @@ def list_(what: str, as_json: bool) -> int:
 @click.argument("case")
 @click.option("--json", "as_json", is_flag=True, help="For machines, with every number.")
 def show(case: str, as_json: bool) -> int:
-    """Show CASE in full: what it exposes, requirements, inputs, expected values and tolerance."""
+    """Show CASE in full: what it exposes, requirements, inputs, expected values and tolerance.
+
+    CASE is the ID of a stored case, or a file that `explore --save` wrote.
+    """
+    if case.endswith(".json"):
+        return _show(read_cases(Path(case)), as_json)
     cases = {c.id: c for c in load.load_vectors().cases}
     if case not in cases and (kind := kind_of(case)) in ("requirement", "defect"):
         raise UsageError(f"{case} is a {kind}: say `{PROGRAM} explain {case}`")
-    found = cases[known("case", case.lower() if case.lower() in cases else case, cases)]
+    return _show([cases[known("case", case.lower() if case.lower() in cases else case, cases)]], as_json)
+
+
+def _show(found: Sequence[Case], as_json: bool) -> int:
+    """Each case: with JSON the last one, of which the others are what is asked before."""
     if as_json:
-        print_json(case_json(found))
+        print_json(case_json(found[-1]))
         return CONFORMANT
     out = console()
-    for line in case_lines(found, {r.id: r.title for r in read_requirements()}):
-        out.print(plain(line), soft_wrap=True)
+    for each in found:
+        for line in case_lines(each, {r.id: r.title for r in read_requirements()}):
+            out.print(plain(line), soft_wrap=True)
     return CONFORMANT
 
 

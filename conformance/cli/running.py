@@ -51,6 +51,14 @@ _LONGER = "mend what hangs, or give a longer --timeout"
 @click.option(
     "--feature", "features", metavar="F", multiple=True, help="Cases that need it; may be given again."
 )
+@click.option(
+    "--case",
+    "files",
+    type=FILE,
+    metavar="FILE",
+    multiple=True,
+    help="Ask the call of a file that `explore --save` wrote, and nothing else; may be given again.",
+)
 @click.option("--report", type=FILE, metavar="OUT.json", help="Where to write the report, as it goes.")
 @click.option("--junit", type=FILE, metavar="OUT.xml", help="Where to write JUnit XML, a test case a row.")
 @click.option("--badge", type=FILE, metavar="OUT.svg", help="Write a badge; OUT.json is read by shields.io.")
@@ -104,6 +112,7 @@ def run(
     accuracy: str | None,
     expression: str | None,
     features: tuple[str, ...],
+    files: tuple[Path, ...],
     report: Path | None,
     junit: Path | None,
     badge: Path | None,
@@ -141,12 +150,12 @@ def run(
         in_process,
         stop,
     )
-    files = Files(report, html, junit, badge, baseline, write_baseline, resume)
+    paths = Files(report, html, junit, badge, baseline, write_baseline, resume, files)
     recorder = None
     with interruptible():
         try:
-            ready, recorder, cases = prepare(request, (PROGRAM, *given), files, fresh)
-            diagnose = not no_diagnose and (files.written or not quiet)
+            ready, recorder, cases = prepare(request, (PROGRAM, *given), paths, fresh)
+            diagnose = not no_diagnose and (paths.written or not quiet)
             return _run(ready, recorder, cases, quiet, verbose, diagnose)
         except KeyboardInterrupt as error:
             kept = recorder is not None and recorder.kept

@@ -83,6 +83,9 @@ class Row:
     got_left_out: str = ""  # why it is not there
     diagnosis: tuple[Diagnosis, ...] = ()
     known: Known | None = None  # of an xfail or an xpass
+    reduced: str = ""  # the smallest call that fails like a drawn one, in a line
+    fails_if: str = ""  # what it takes to fail, and what it does not depend on
+    replay: str = ""  # the token that asks it once more
 
     @property
     def chapter(self) -> str:

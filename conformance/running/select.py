@@ -26,6 +26,7 @@ class Selection:
     expression: str | None = None
     features: tuple[str, ...] = ()
     shard: tuple[int, int] | None = None  # (I, N), 1 <= I <= N
+    files: tuple[str, ...] = ()  # of calls that are asked instead of the stored cases
 
     def __post_init__(self) -> None:
         if self.profile is not None:
@@ -46,12 +47,12 @@ class Selection:
     @property
     def narrowed(self) -> str:
         """Which options leave out a part of the suite that a target must pass to be conformant; as typed."""
-        return self._typed("-k", "--feature", "--shard")
+        return self._typed("-k", "--feature", "--shard", "--case")
 
     @property
     def words(self) -> str:
         """The selection as it is typed, for messages."""
-        return self._typed("--profile", "--op", "--dtype", "-k", "--feature", "--shard")
+        return self._typed("--profile", "--op", "--dtype", "-k", "--feature", "--shard", "--case")
 
     def _typed(self, *wanted: str) -> str:
         options = {
@@ -61,6 +62,7 @@ class Selection:
             "-k": self.expression,
             "--feature": " ".join(self.features),
             "--shard": self.shard and "/".join(map(str, self.shard)),
+            "--case": " ".join(self.files),
         }
         return ", ".join(f"{option} {options[option]}" for option in wanted if options[option])
 

@@ -16,6 +16,11 @@ from conformance.reading import TooLargeError, Validator, flaw, read_bytes, stri
 from conformance.resources import schema
 
 REPORT_VERSION = 1
+EXPLORE = "explore"
+"""The mode of a report that tells of drawn calls."""
+
+EXPLORED = ("reduced", "fails_if", "replay")
+"""Fields that only a failure of an exploration has."""
 
 Status = Literal["conformant", "non-conformant", "incomplete"]
 
@@ -48,6 +53,15 @@ class BaselineResult:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """What an exploration has drawn."""
+
+    seed: int
+    drawn: int  # calls
+    judged: int  # those of them for which an expected value was derived
+
+
+@dataclass(frozen=True)
 class Report:
     """Everything that a run has shown."""
 
@@ -67,6 +81,7 @@ class Report:
     baseline: BaselineResult | None = None
     asked: int | None = None  # rows that there are if the run goes to its end; None in reports of version 1.1
     stopped: str = ""  # why the run gave up before its end; empty where it did not
+    drawing: Drawing | None = None  # of an exploration
 
     @property
     def executed(self) -> int:
@@ -128,6 +143,7 @@ class Report:
             **({"baseline": baseline} if baseline else {}),
             **({"asked": self.asked} if self.asked is not None else {}),
             **({"stopped": self.stopped} if self.stopped else {}),
+            **({"mode": EXPLORE, **asdict(self.drawing)} if self.drawing is not None else {}),
         }
 
     @classmethod
@@ -154,6 +170,7 @@ class Report:
             else None,
             asked=data.get("asked"),
             stopped=data.get("stopped", ""),
+            drawing=Drawing(data["seed"], data["drawn"], data["judged"]) if "mode" in data else None,
         )
 
 
@@ -184,6 +201,7 @@ def row_to_json(row: Row) -> dict[str, Any]:
         "seconds": round(row.seconds, 6),
         **got_to_json(row),
         **({"known": asdict(row.known)} if row.known else {}),
+        **{name: getattr(row, name) for name in EXPLORED if getattr(row, name)},
     }
 
 
@@ -226,6 +244,7 @@ def row_from_json(data: Mapping[str, Any]) -> Row:
         got_left_out=data.get("got_left_out", ""),
         diagnosis=tuple(Diagnosis(**each) for each in data["diagnosis"]),
         known=Known(**data["known"]) if "known" in data else None,
+        **{name: data.get(name, "") for name in EXPLORED},
     )
 
 

@@ -47,6 +47,7 @@ class Files:
     baseline: FilePath | None = None
     write_baseline: FilePath | None = None
     resume: FilePath | None = None
+    cases: Sequence[FilePath] = ()  # of calls that are asked instead of the vectors
 
     @property
     def written(self) -> bool:
@@ -73,6 +74,7 @@ def run(
     write_baseline: FilePath | None = None,
     resume: FilePath | None = None,
     fresh: int | str | None = None,
+    case: FilePath | Iterable[FilePath] = (),
     timeout: float = runner.TIMEOUT,
     shard: str | tuple[int, int] | None = None,
     in_process: bool = False,
@@ -87,7 +89,7 @@ def run(
     `report` is a file that is kept up to date while the run goes on; `html`, a page over the run, `junit`, `badge`
     and `write_baseline` are written at its end; `resume` is a report that the run goes on with, and writes to
     unless `report` is another. `fresh` is the seed of the variants of cases that are asked as well, `"off"` asks
-    none.
+    none. `case` names files of calls that `explore` saved, which are asked instead of the stored cases.
     The rest is as in `mha-conformance run`; several dtypes or features are given as an iterable.
 
     Returns:
@@ -106,7 +108,7 @@ def run(
         target, command=command, profile=profile, op=op, dtype=dtype, device=device, accuracy=accuracy, k=k,
         feature=feature, timeout=timeout, shard=shard, in_process=in_process, x=x, j=j,
     )  # fmt: skip
-    files = Files(report, html, junit, badge, baseline, write_baseline, resume)
+    files = Files(report, html, junit, badge, baseline, write_baseline, resume, _paths(case))
     request, recorder, cases = prepare(request, ("conformance.run", request.source), files, fresh)
     try:
         for event in runner.run(request, cases):
@@ -218,6 +220,11 @@ def _complete(
     if files.baseline is not None:
         request = replace(request, baseline=read_baseline(Path(files.baseline)))
     vectors = load.load_vectors()
+    if files.cases:
+        vectors = saved_vectors(vectors, files.cases)
+        seed = None  # a variant of a call that fails says nothing of it
+        narrowed = replace(request.selection, files=tuple(map(str, files.cases)))
+        request = replace(request, selection=narrowed)
     resumed = None if files.resume is None else read_report(Path(files.resume))
     if resumed is not None:
         if fresh is None and resumed.options is not None:
@@ -227,6 +234,22 @@ def _complete(
     if resumed is not None:
         check_request(resumed, request, vectors)
     return request, vectors, resumed
+
+
+def saved_vectors(vectors: load.Vectors, files: Iterable[FilePath]) -> load.Vectors:
+    """The calls of files in place of the stored cases; the same hash, since no stored case is another one.
+
+    Raises:
+        UsageError: a file cannot be read, or two of them hold a case of one name.
+    """
+    from conformance.exploring.saved import read_cases  # which takes the oracle in
+
+    found = [case for path in files for case in read_cases(Path(path))]
+    names = [case.id for case in found]
+    twice = next((name for name in names if names.count(name) > 1), "")
+    if twice:
+        raise UsageError(f"--case: two of the files hold {twice}; give each once")
+    return replace(vectors, cases=tuple(found))
 
 
 def page_text(report: Report) -> str:
@@ -282,6 +305,10 @@ def _same(one: FilePath, other: FilePath | None) -> bool:
 def _is_plain(target: Any) -> bool:
     """Whether it is data, which can be no implementation."""
     return type(target).__module__ == "builtins" and not callable(target) and not hasattr(target, "__dict__")
+
+
+def _paths(case: FilePath | Iterable[FilePath]) -> tuple[FilePath, ...]:
+    return (case,) if isinstance(case, str | os.PathLike) else tuple(case)
 
 
 def _several(names: str | Iterable[str]) -> tuple[str, ...]:

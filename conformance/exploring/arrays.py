@@ -1,0 +1,230 @@
+"""The arrays of a recipe, and the call that they make."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from conformance.exploring.counter import grid, key
+from conformance.exploring.numbers import numbers, poles
+from conformance.exploring.recipe import EVERY, Recipe
+from conformance.names import BIASES, WEIGHTS
+from conformance.vectors.case import Array
+
+HIDDEN = (-(2.0**13), -(2.0**10))
+"""Biases that some libraries hide by, and that do not hide here."""
+SHARE = {"r": 60, "s": 10, "d": 95, "e": 60}
+"""How many of a hundred places a mask shows, by its kind."""
+
+
+def arrays(recipe: Recipe) -> dict[str, Array]:
+    """Every array of the call, by argument name; floating ones as float64, exact in the recipe's dtype."""
+    shapes = shapes_of(recipe)
+    inputs = {name: _operand(recipe, name, shape) for name, shape in shapes.items()}
+    if recipe.sinks:
+        inputs["sinks"] = _made(recipe, "sinks", (recipe.heads,))
+    if recipe.mask:
+        inputs["mask"] = mask(recipe)
+    if recipe.bias:
+        inputs["attn_bias"] = bias(recipe)
+    if recipe.lengths is not None:
+        inputs["kv_lengths"] = lengths(recipe).reshape(recipe.batch)
+    if recipe.offset is not None and not isinstance(recipe.offset, int):
+        inputs["q_offset"] = offsets(recipe).reshape(recipe.batch)
+    if recipe.poison:
+        _poison(recipe, inputs)
+    return inputs
+
+
+def options(recipe: Recipe) -> dict[str, Any]:
+    """What of the call is no array."""
+    found: dict[str, Any] = {}
+    if recipe.causal:
+        found["is_causal"] = True
+    if isinstance(recipe.offset, int):
+        found["q_offset"] = recipe.offset
+    if recipe.window is not None:
+        found["window"] = list(recipe.window)
+    for name in ("scale", "softcap"):
+        if getattr(recipe, name) is not None:
+            found[name] = getattr(recipe, name)
+    if recipe.weights:
+        found["return_weights"] = True
+    if recipe.lse:
+        found["return_lse"] = True
+    return found
+
+
+def shapes_of(recipe: Recipe) -> dict[str, tuple[int, ...]]:
+    """The shapes of the operands that share the dtype, but for sinks and bias."""
+    r, new = recipe, recipe.kv_len - recipe.past
+    shapes: dict[str, tuple[int, ...]]
+    if r.layer:
+        d_q, d_kv, d_vv, d_out = r.widths
+        shapes = {
+            "query": (*r.batch, r.q_len, d_q),
+            "key": (*r.batch, new, d_kv),
+            "value": (*r.batch, new, d_vv),
+            "w_q": (r.heads, d_q, r.d_k),
+            "w_k": (r.groups, d_kv, r.d_k),
+            "w_v": (r.groups, d_vv, r.d_v),
+            "w_o": (r.heads, r.d_v, d_out),
+        }
+        own = {"q": (r.heads, r.d_k), "k": (r.groups, r.d_k), "v": (r.groups, r.d_v), "o": (d_out,)}
+        shapes |= {f"b_{letter}": own[letter] for letter in r.biases}
+        last = (*r.batch, r.q_len, d_out)
+    else:
+        shapes = {
+            "query": (*r.batch, r.heads, r.q_len, r.d_k),
+            "key": (*r.batch, r.groups, new, r.d_k),
+            "value": (*r.batch, r.groups, new, r.d_v),
+        }
+        last = (*r.batch, r.heads, r.q_len, r.d_v)
+    if r.gradients:
+        shapes["grad_output"] = last
+    if r.past:
+        shapes["past_key"] = (*r.batch, r.groups, r.past, r.d_k)
+        shapes["past_value"] = (*r.batch, r.groups, r.past, r.d_v)
+    return shapes
+
+
+def _operand(recipe: Recipe, name: str, shape: tuple[int, ...]) -> Array:
+    if name in WEIGHTS:  # a variance of one over the width that comes in, to a power of two
+        width = shape[1] * (recipe.heads if name == "w_o" else 1)
+        return _made(recipe, name, shape) * 2.0 ** -round(math.log2(max(width, 1)) / 2)
+    return _made(recipe, name, shape)
+
+
+def _made(recipe: Recipe, name: str, shape: tuple[int, ...]) -> Array:
+    operand = "weights" if name in WEIGHTS else "biases" if name in BIASES else name
+    family = recipe.family(operand)
+    if family[0] == "p":  # far from zero, on the side of its sign
+        plain = numbers("n0", shape, recipe.dtype, name, recipe.stream)
+        return poles(plain, int(family[1:])) if plain.size else plain
+    return numbers(family, shape, recipe.dtype, name, recipe.stream)
+
+
+# Options that are arrays
+
+
+def lengths(recipe: Recipe) -> Array:
+    """The length of each entry, [B]."""
+    if recipe.lengths == EVERY:
+        words = grid(key("kv_lengths", recipe.stream), (recipe.entries,))
+        return (words % np.uint64(recipe.kv_len + 1)).astype(np.int64)
+    return np.array(recipe.lengths, np.int64)
+
+
+def offsets(recipe: Recipe) -> Array:
+    """The offset of each entry, [B]; by the rule the last query stands at the last key that exists."""
+    if recipe.offset is None or isinstance(recipe.offset, int):
+        return np.full(recipe.entries, recipe.offset or 0, np.int64)
+    if recipe.offset == EVERY:
+        known = lengths(recipe) if recipe.lengths is not None else np.full(recipe.entries, recipe.kv_len)
+        return known.astype(np.int64) - recipe.q_len
+    return np.array(recipe.offset, np.int64)
+
+
+def _axes(recipe: Recipe, words: str) -> tuple[tuple[int, ...], str]:
+    """The shape that a mask or bias has, and its kind."""
+    axes, _, kind = words.partition("-")
+    if axes.isupper():
+        return (recipe.q_len if "Q" in axes else 1, recipe.kv_len if "K" in axes else 1), kind
+    batch = recipe.batch if "b" in axes else (1,) * len(recipe.batch)
+    sizes = (("h", recipe.heads), ("q", recipe.q_len), ("k", recipe.kv_len))
+    return (*batch, *(size if letter in axes else 1 for letter, size in sizes)), kind
+
+
+def mask(recipe: Recipe) -> Array:
+    """A boolean mask: `f` shows all, `h` hides the first key, `t` the last, the others a share at random."""
+    shape, kind = _axes(recipe, recipe.mask)
+    if kind in ("f", "h", "t"):
+        shown = np.ones(shape, bool)
+        if kind != "f" and shape[-1]:
+            shown[..., 0 if kind == "h" else -1] = False
+        return shown
+    words = grid(key("mask", recipe.stream), shape)
+    shown = (words >> np.uint64(20)) % np.uint64(100) < np.uint64(SHARE[kind])
+    if kind == "e" and shape[-2]:  # one row is empty
+        shown[..., key("row", recipe.stream) % shape[-2], :] = False
+    return shown
+
+
+def bias(recipe: Recipe) -> Array:
+    """A bias: numbers of a family, `x` with some large negative ones, `y` with some of -inf; never a whole row."""
+    shape, kind = _axes(recipe, recipe.bias)
+    family = {"x": "n1", "y": "n1"}.get(kind, kind)
+    made = numbers(family, shape, recipe.dtype, "attn_bias", recipe.stream)
+    if kind in ("x", "y"):
+        words = grid(key("bias", recipe.stream), shape) >> np.uint64(20)
+        low = -np.inf if kind == "y" else HIDDEN[recipe.stream % 2]
+        made = np.where((words % np.uint64(4) == 0) & (np.arange(shape[-1]) > 0), low, made)
+    return made
+
+
+# What is seen
+
+
+def spans(recipe: Recipe) -> tuple[Array, Array]:
+    """The keys from .. to (without it) that causality, window and lengths show, [B, q_len] each."""
+    place = np.arange(recipe.q_len)[None, :] + offsets(recipe)[:, None]
+    first, end = np.zeros_like(place), np.full_like(place, recipe.kv_len)
+    if recipe.causal:
+        end = np.minimum(end, place + 1)
+    if recipe.window is not None:
+        left, right = recipe.window
+        first = first if left is None else np.maximum(first, place - left)
+        end = end if right is None else np.minimum(end, place + right + 1)
+    if recipe.lengths is not None:
+        end = np.minimum(end, lengths(recipe)[:, None])
+    return first, end
+
+
+def visible(recipe: Recipe, inputs: Mapping[str, Array]) -> Array:
+    """Which key each query may attend, [B, H or 1, q_len, kv_len]."""
+    first, end = spans(recipe)
+    slots = np.arange(recipe.kv_len)
+    shown: Array = ((slots >= first[..., None]) & (slots < end[..., None]))[:, None]
+    for name in ("mask", "attn_bias"):
+        if name in inputs:
+            rule = inputs[name] if name == "mask" else ~np.isneginf(inputs[name])
+            if rule.ndim > 2:
+                rule = np.broadcast_to(rule, (*recipe.batch, *rule.shape[-3:]))
+                rule = rule.reshape(recipe.entries, *rule.shape[-3:])
+            shown = shown & rule
+    return shown
+
+
+def _poison(recipe: Recipe, inputs: dict[str, Array]) -> None:
+    """NaN in keys and values that are never read: behind the lengths, or all that no query of theirs may attend."""
+    r = recipe
+    if r.poison == "n":
+        seen: Any = np.broadcast_to(
+            (np.arange(r.kv_len) < lengths(r)[:, None])[:, None], (r.entries, 1, r.kv_len)
+        )
+    else:
+        seen = visible(r, inputs).any(axis=-2)  # [B, H or 1, kv_len]
+    if r.layer:
+        seen = seen.any(axis=1)
+    elif seen.shape[1] > 1:  # a key is read by the heads of its group
+        seen = seen.reshape(r.entries, r.groups, r.heads // r.groups, r.kv_len).any(axis=2)
+    seen = seen.reshape(*r.batch, *seen.shape[1:])
+    for name in ("key", "value"):
+        rows = np.broadcast_to(seen, inputs[name].shape[:-1])
+        inputs[name] = np.where(rows[..., None], inputs[name], np.nan)
+
+
+# One number else
+
+
+def changed(recipe: Recipe, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays of the call before: one number in the middle of an operand is another one."""
+    before = dict(inputs)
+    array = np.array(inputs[recipe.again])
+    if array.size:
+        flat = array.reshape(-1)
+        middle = array.size // 2
+        flat[middle] = 1.0 if flat[middle] != 1.0 else -2.0
+        before[recipe.again] = flat.reshape(array.shape)
+    return before

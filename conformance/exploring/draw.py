@@ -1,0 +1,343 @@
+"""Case k of seed n: a function of the two, of what the target claims and of the size that is asked for."""
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from conformance.exploring import sizes, smaller
+from conformance.exploring.arrays import spans
+from conformance.exploring.counter import Dice, key
+from conformance.exploring.memory import LAYOUTS
+from conformance.exploring.recipe import EVERY, EXPLICIT, Recipe
+from conformance.names import MHA, MHA_VJP, OPERATIONS, SDPA, SDPA_VJP
+
+PATHS = ("one", "few", "chunk", "square", "long")
+"""How queries and keys stand to each other: kernels have a path of their own for each."""
+OPTIONS = (
+    "mask", "attn_bias", "is_causal", "window", "kv_lengths", "scale", "softcap", "sinks",
+    "returned", "cache", "gqa", "value_dim", "several",
+)  # fmt: skip
+"""What is met pairwise on each path; `several` is a batch of entries that differ."""
+SHARES = {SDPA: 6, SDPA_VJP: 2, MHA: 1, MHA_VJP: 1}
+"""How often each operation is drawn."""
+TRIES = 12
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What a target claims, as far as the draw depends on it."""
+
+    operations: tuple[str, ...]
+    features: frozenset[str]
+    dtypes: tuple[str, ...]
+    size: str = "kernel"
+    wanted: frozenset[str] = frozenset()  # features of which a case needs one; empty = any
+
+    def options(self, operation: str) -> tuple[str, ...]:
+        """The options that are met pairwise."""
+        known = {
+            "several": True,
+            "returned": not operation.endswith("_vjp")
+            and bool({"return_weights", "return_lse"} & self.features),
+            "window": {"window", "q_offset"} <= self.features,
+        }
+        return tuple(name for name in OPTIONS if known.get(name, name in self.features))
+
+
+def draw(claims: Claims, seed: int, number: int) -> Recipe | None:
+    """Case `number` of a seed; None where the target claims too little for what was drawn."""
+    operation, turn = _operation(claims, number)
+    options, path = _turn(claims.options(operation), seed, operation, turn)
+    for attempt in range(TRIES):
+        dice = Dice("case", seed, number, attempt)
+        recipe = _recipe(claims, operation, set(options), path, dice)
+        needed = needs(recipe)
+        if needed <= claims.features and (not claims.wanted or claims.wanted & needed):
+            return recipe
+    return None
+
+
+def _operation(claims: Claims, number: int) -> tuple[str, int]:
+    """The operation of a case, and how many of it were drawn before."""
+    round_ = _round(tuple(name for name in OPERATIONS if name in claims.operations))
+    turn, place = divmod(number, len(round_))
+    operation = round_[place]
+    return operation, turn * round_.count(operation) + round_[:place].count(operation)
+
+
+@cache
+def _round(operations: tuple[str, ...]) -> tuple[str, ...]:
+    """Each operation as often as its share says, well mixed."""
+    places = [((2 * n + 1) / SHARES[name], name) for name in operations for n in range(SHARES[name])]
+    return tuple(name for _, name in sorted(places))
+
+
+@cache
+def _meetings(options: tuple[str, ...]) -> tuple[tuple[tuple[str, ...], str], ...]:
+    """Nothing, each option and each pair of options, on each path."""
+    sets: Iterable[tuple[str, ...]] = itertools.chain(
+        [()], itertools.combinations(options, 1), itertools.combinations(options, 2)
+    )
+    return tuple(itertools.product(sets, PATHS))
+
+
+def _turn(options: tuple[str, ...], seed: int, operation: str, turn: int) -> tuple[tuple[str, ...], str]:
+    """What meets in a turn: all meetings come once in each round, in an order of their own."""
+    meetings = _meetings(options)
+    round_, place = divmod(turn, len(meetings))
+    return meetings[_order(len(meetings), key("round", seed, operation, round_))[place]]
+
+
+@cache
+def _order(count: int, word: int) -> tuple[int, ...]:
+    return tuple(Dice("order", word).order(range(count)))
+
+
+def _recipe(claims: Claims, operation: str, options: set[str], path: str, dice: Dice) -> Recipe:
+    for name in claims.options(operation):
+        if dice.chance(6):
+            options = options | {name}
+    recipe = _sized(claims, operation, options, path, dice)
+    recipe = _optional(claims, recipe, options, path, dice)
+    return _filled(claims, recipe, dice)
+
+
+# Sizes
+
+
+def _sized(claims: Claims, operation: str, options: set[str], path: str, dice: Dice) -> Recipe:
+    layer, backward = operation in (MHA, MHA_VJP), operation in (SDPA_VJP, MHA_VJP)
+    most = sizes.MOST[claims.size]
+    if layer or backward:
+        most = min(most, 600)
+    powers = sizes.BACKWARD if backward else sizes.WORK[claims.size]
+    power = powers[0] if dice.chance(60) else dice.choice(powers)
+    small = power == powers[0]
+    least = 0 if "empty" in claims.features and dice.chance(5) else 1
+    kv_len = sizes.length(dice, most, least)
+    q_len = {
+        "one": 1,
+        "few": dice.between(2, 8),
+        "chunk": dice.between(1, max(kv_len - 1, 1)),
+        "square": kv_len,
+        "long": sizes.length(dice, most, least),
+    }[path]
+    if path == "one" and claims.size == "kernel" and not layer and not backward and dice.chance(40):
+        kv_len = dice.between(512, most)
+    d_k = d_v = sizes.width(dice, small)
+    if "value_dim" in options:
+        d_k, d_v = dice.choice(sizes.PAIRS) if not small else (d_k, sizes.width(dice, small))
+    heads, groups = dice.choice(((1, 1), (2, 2), (3, 3), (1, 1))), 0
+    pair = dice.choice(sizes.HEADS) if "gqa" in options else heads
+    batch: tuple[int, ...] = dice.choice(((), (1,), (1,), (2,)))
+    if "kv_lengths" in options and not batch:
+        batch = (1,)
+    if "several" in options:
+        batch = dice.choice(((2,), (3,), (2, 2), (5,), (9,), (33,)))
+    if claims.size == "kernel" and not layer and not backward and dice.below(400) == 0:
+        batch, q_len, kv_len, d_k, d_v = (dice.choice(sizes.MANY),), 1, dice.between(1, 2), 1, 1
+        pair = (1, 1)
+    if least == 0 and dice.chance(20):
+        batch = (0,)
+    recipe = Recipe(
+        operation, dice.choice(claims.dtypes), batch, pair[0], pair[1] or groups, q_len, kv_len, d_k, d_v,
+        widths=tuple(dice.choice((1, 3, 8, 9, 16, 33, 64)) for _ in range(4)) if layer else (),
+        stream=dice.below(2**24),
+    )  # fmt: skip
+    if layer and dice.chance(25):  # square weights
+        recipe = replace(recipe, widths=(recipe.d_k, recipe.d_k, recipe.d_v, recipe.d_k))
+    return _within(recipe, 2**power, path, dice)
+
+
+def _within(recipe: Recipe, work: int, path: str, dice: Dice) -> Recipe:
+    """Smaller in what matters least, until it takes no more than so much work."""
+    while recipe.work > work or recipe.elements > sizes.ELEMENTS:
+        smaller = [
+            replace(
+                recipe, batch=tuple(n // 2 if n > 2 else min(n, 1) if n < 2 else n for n in recipe.batch)
+            ),
+            replace(recipe, d_k=max(recipe.d_k // 2, 1), d_v=max(recipe.d_v // 2, 1)),
+            replace(recipe, heads=recipe.groups if recipe.heads > recipe.groups else 1, groups=1)
+            if recipe.heads % recipe.groups == 0 and recipe.heads > 2
+            else recipe,
+            replace(recipe, q_len=recipe.kv_len // 2, kv_len=recipe.kv_len // 2)
+            if path == "square"
+            else replace(recipe, q_len=max(recipe.q_len // 2, 1)),
+        ]
+        smaller = [each for each in smaller if each != recipe and each.work < recipe.work]
+        if not smaller:
+            return replace(recipe, kv_len=max(recipe.kv_len // 2, 1))
+        recipe = dice.choice(smaller)
+        if recipe.heads % recipe.groups:
+            recipe = replace(recipe, groups=1)
+    return recipe
+
+
+# Options
+
+
+def _optional(claims: Claims, recipe: Recipe, options: set[str], path: str, dice: Dice) -> Recipe:
+    r, features = recipe, claims.features
+    if "cache" in options and r.kv_len > 1:
+        r = replace(r, past=dice.choice((1, r.kv_len - 1, r.kv_len // 2, dice.between(1, r.kv_len - 1))))
+    if "kv_lengths" in options and r.batch:
+        r = replace(r, lengths=_lengths(r, dice))
+    if "is_causal" in options:
+        r = replace(r, causal=True)
+    if "window" in options:
+        sides: list[int | None] = [None, 0, 1, 3, 15, 16, 63, 127, 128, 255, r.kv_len // 2, r.kv_len]
+        window = dice.choice(sides), dice.choice((None, 0, 0, 0, 1, 2, 7, r.kv_len))
+        r = replace(r, window=window)
+    if r.causal or r.window is not None:
+        r = replace(r, offset=_offset(r, path, features, dice))
+    if "mask" in options:
+        r = replace(r, mask=f"{_broadcast(features, r, dice)}-{dice.choice('rrsdfhte')}")
+    if "attn_bias" in options:
+        kinds = ("n0", "n2", "n4", "i", "x", "y", "n-6")
+        r = replace(r, bias=f"{_broadcast(features, r, dice)}-{dice.choice(kinds)}")
+    if "scale" in options:
+        r = replace(r, scale=dice.choice((0.0, 1.0, 0.3, -0.5, 0.0625, 0.088388, 2.0)))
+    if "softcap" in options:
+        r = replace(r, softcap=dice.choice((0.5, 2.0, 15.0, 30.0, 50.0)))
+    if "sinks" in options:
+        r = replace(r, sinks=True)
+    if "returned" in options:
+        weights = "return_weights" in features and dice.chance(60)
+        r = replace(r, weights=weights, lse="return_lse" in features and (not weights or dice.chance(60)))
+    if r.layer:
+        r = replace(r, biases="".join(letter for letter in "qkvo" if dice.chance(50)))
+    return r
+
+
+def _lengths(r: Recipe, dice: Dice) -> tuple[int, ...] | str:
+    """One for each entry: full, empty, at and beside the edge of a tile, or any."""
+    if r.entries > EXPLICIT:
+        return EVERY
+    found = []
+    for _ in range(r.entries):
+        tile = dice.choice([t for t in sizes.TILES if t <= r.kv_len] or [1])
+        edge = tile * dice.between(1, max(r.kv_len // tile, 1)) + dice.choice((0, 0, -1, 1, -tile // 2))
+        found.append(
+            dice.choice((r.kv_len, edge, edge, edge, dice.between(0, r.kv_len), 0 if dice.chance(30) else 1))
+        )
+    return tuple(min(max(n, 0), r.kv_len) for n in found)
+
+
+def _offset(r: Recipe, path: str, features: frozenset[str], dice: Dice) -> int | tuple[int, ...] | str | None:
+    if "q_offset" not in features:
+        return None
+    if r.batch and (r.entries > 1 or dice.chance(20)) and dice.chance(60):
+        if r.entries > EXPLICIT:
+            return EVERY
+        if isinstance(r.lengths, tuple) and dice.chance(60):
+            return tuple(n - r.q_len for n in r.lengths)
+        return tuple(
+            dice.choice((0, r.kv_len - r.q_len, dice.between(0, r.kv_len))) for _ in range(r.entries)
+        )
+    if path == "square" and r.q_len == r.kv_len and dice.chance(60):
+        return None
+    return dice.choice((r.kv_len - r.q_len, r.kv_len - r.q_len, 0, dice.between(-2, r.kv_len)))
+
+
+def _broadcast(features: frozenset[str], r: Recipe, dice: Dice) -> str:
+    """Which axes a mask or bias has."""
+    if "broadcast" not in features:
+        return dice.choice(("bhqk", "QK"))
+    return dice.choice(("bhqk", "bhqk", "QK", "bqk", "hqk", "qk", "bk", "k", "bhk", "hq", "K"))
+
+
+# Numbers and memory
+
+MAGNITUDES = ("n0", "n0", "n0", "n1", "n-2", "n2", "f0")
+
+
+def _filled(claims: Claims, recipe: Recipe, dice: Dice) -> Recipe:
+    r = recipe
+    data: dict[str, str] = {}
+    kind = dice.below(100)
+    hides = bool(r.mask or r.bias or r.causal or r.window or r.lengths)
+    if kind < (40 if hides else 15) and not r.layer:  # logits far from zero, on one side of it
+        query, key = _poles(r, dice)
+        data |= {"query": query, "key": key, **({"past_key": key} if r.past else {})}
+    elif kind < 50:
+        data |= dict.fromkeys(("query", "key", "value"), "i")
+    elif kind < 56:
+        data["key"] = dice.choice(("l", "t"))
+    elif kind < 62:
+        data["value"] = dice.choice(("c", "l", "t"))
+    elif kind < 71:
+        data |= dict.fromkeys(
+            ("query", "key", "value", "grad_output", "attn_bias", "sinks", "weights", "biases"), "f0"
+        )
+    else:
+        data |= {name: dice.choice(MAGNITUDES) for name in ("query", "key", "value")}
+    r = smaller.mended(replace(r, data=tuple(sorted(data.items()))))
+    if not r.past and not (r.gradients and "strict_masking" not in claims.features):
+        strict = "strict_masking" in claims.features and dice.chance(40)
+        if strict or (r.lengths is not None and dice.chance(50)):
+            r = replace(r, poison="s" if strict else "n")
+    if dice.chance(15):
+        operands = [name for name in ("query", "key", "value") if len(r.batch) or not r.layer]
+        r = replace(r, memory=((dice.choice(operands), dice.choice(LAYOUTS)),)) if operands else r
+    if dice.chance(12):
+        r = replace(r, again="same" if dice.chance(40) else dice.choice(("query", "key", "value")))
+    return r
+
+
+FAR = {
+    "float64": (10, 14, 17, 20),
+    "float32": (10, 14, 17, 20),
+    "bfloat16": (10, 14, 17),
+    "float16": (8, 10, 12),
+}
+"""How far from zero the logits lie, as powers of two."""
+
+
+def _poles(r: Recipe, dice: Dice) -> tuple[str, str]:
+    """Families of query and key whose products lie so far on one side of zero, most often below it."""
+    width = 0 if r.dtype == "float16" else (r.d_k.bit_length() - 1) // 2  # the scale takes this away again
+    power = (dice.choice((4, 5, 6)) if r.gradients else dice.choice(FAR[r.dtype])) + width
+    side = dice.choice((1, -1, -1, -1))
+    return f"p{power // 2}", f"p{side * (power - power // 2)}"
+
+
+# What a target must claim
+
+
+def needs(recipe: Recipe) -> frozenset[str]:
+    """The features that a call needs: its options, and what its sizes and hidden keys need."""
+    r = recipe
+    options: dict[str, object] = {
+        "mask": r.mask, "attn_bias": r.bias, "is_causal": r.causal, "q_offset": r.offset is not None,
+        "window": r.window is not None, "kv_lengths": r.lengths is not None, "scale": r.scale is not None,
+        "softcap": r.softcap is not None, "sinks": r.sinks, "return_weights": r.weights, "return_lse": r.lse,
+        "cache": r.past, "gqa": r.groups < r.heads, "value_dim": r.d_v != r.d_k,
+        "broadcast": any(_broadcasts(r, words) for words in (r.mask, r.bias) if words),
+        "empty": has_empty(r), "strict_masking": r.poison == "s" or (bool(r.poison) and r.gradients),
+    }  # fmt: skip
+    return frozenset(name for name, given in options.items() if given)
+
+
+def _broadcasts(r: Recipe, words: str) -> bool:
+    axes = words.partition("-")[0]
+    axes_of: Sequence[tuple[str, int]] = (("q", r.q_len), ("k", r.kv_len))
+    if not axes.isupper():
+        axes_of = (*axes_of, ("h", r.heads), *(("b", n) for n in r.batch))
+    return any(letter not in axes.lower() and size != 1 for letter, size in axes_of)
+
+
+def has_empty(r: Recipe) -> bool:
+    """Whether a size is zero, or a row sees no key."""
+    if 0 in (*r.batch, r.q_len, r.kv_len):
+        return True
+    if r.mask or r.bias.endswith("-y"):
+        from conformance.exploring.arrays import bias, mask, visible
+
+        given = {"mask": mask(r)} if r.mask else {}
+        given |= {"attn_bias": bias(r)} if r.bias else {}
+        return not bool(visible(r, given).any(axis=-1).all())
+    first, end = spans(r)
+    return bool(np.any(first >= end))

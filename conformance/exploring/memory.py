@@ -1,0 +1,3 @@
+"""How an operand may lie in memory."""
+
+LAYOUTS = ("transposed", "reversed", "readonly", "unaligned")

@@ -1,0 +1,206 @@
+"""A call in a few words: sizes, options, and how its numbers are made; everything else follows from it."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+from zlib import crc32
+
+from conformance.errors import UsageError
+from conformance.names import DTYPES, MHA, MHA_VJP, OPERATIONS, SDPA_VJP
+
+TOKEN = "x1"
+"""What every token begins with: the form and its version."""
+LONGEST = 200
+EXPLICIT = 16
+"""Entries whose lengths and offsets are written one by one; of more they follow from a rule."""
+
+EVERY = "*"
+"""In place of numbers: one for each batch entry, from the stream."""
+Numbers = tuple[int, ...] | str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A call, but for the numbers in its arrays, which `arrays` makes of it."""
+
+    operation: str
+    dtype: str
+    batch: tuple[int, ...] = (1,)
+    heads: int = 1
+    groups: int = 1
+    q_len: int = 1
+    kv_len: int = 1  # the past included
+    d_k: int = 1
+    d_v: int = 1
+    past: int = 0
+    widths: tuple[int, ...] = ()  # of a layer: d_q, d_kv, d_vv, d_out
+    biases: str = ""  # of a layer: which of q, k, v, o have one
+    causal: bool = False
+    offset: int | Numbers | None = None  # a number, or one for each entry
+    window: tuple[int | None, int | None] | None = None
+    lengths: Numbers | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    sinks: bool = False
+    mask: str = ""  # axes that it has, dash, kind: `bhqk-r`; of rank 2 `QK-r`
+    bias: str = ""
+    weights: bool = False
+    lse: bool = False
+    data: tuple[tuple[str, str], ...] = ()  # operand -> family, where it is not the usual one
+    poison: str = ""  # NaN in what must not be read: `n` behind the lengths, `s` behind all that hides
+    memory: tuple[tuple[str, str], ...] = ()  # operand -> how it lies in memory
+    again: str = (
+        ""  # asked after the same call (`same`), or after one that differs in one number of an operand
+    )
+    stream: int = 0  # where its numbers come from
+
+    @property
+    def layer(self) -> bool:
+        """Whether projections stand around the attention."""
+        return self.operation in (MHA, MHA_VJP)
+
+    @property
+    def gradients(self) -> bool:
+        """Whether it asks for gradients."""
+        return self.operation in (SDPA_VJP, MHA_VJP)
+
+    @property
+    def entries(self) -> int:
+        """Batch entries."""
+        return math.prod(self.batch)
+
+    @property
+    def work(self) -> int:
+        """Products of two numbers that plain attention takes."""
+        attention = self.entries * self.heads * self.q_len * self.kv_len * (self.d_k + self.d_v)
+        if not self.layer:
+            return attention * (3 if self.gradients else 1)
+        d_q, d_kv, d_vv, d_out = self.widths
+        into = self.q_len * self.heads * (d_q * self.d_k + self.d_v * d_out)
+        into += self.kv_len * self.groups * (d_kv * self.d_k + d_vv * self.d_v)
+        return (attention + self.entries * into) * (3 if self.gradients else 1)
+
+    @property
+    def elements(self) -> int:
+        """Numbers in query, key and value."""
+        if self.layer:
+            d_q, d_kv, d_vv, _ = self.widths
+            return self.entries * (self.q_len * d_q + self.kv_len * (d_kv + d_vv))
+        rows = self.heads * self.q_len * self.d_k + self.groups * self.kv_len * (self.d_k + self.d_v)
+        return self.entries * rows
+
+    def family(self, operand: str) -> str:
+        """How the numbers of an operand are made."""
+        return dict(self.data).get(operand, "n0")
+
+    def made_of(self, operand: str, family: str) -> "Recipe":
+        """With another family for an operand."""
+        return replace(self, data=tuple(sorted({**dict(self.data), operand: family}.items())))
+
+
+# Tokens
+
+_OPERATIONS = dict(zip(OPERATIONS, ("a", "l", "ag", "lg"), strict=True))
+_DTYPES = dict(zip(DTYPES, ("64", "32", "16", "b16"), strict=True))
+_LETTERS = {
+    "operation": "o", "dtype": "t", "batch": "b", "heads": "h", "groups": "g", "q_len": "q", "kv_len": "k",
+    "d_k": "d", "d_v": "v", "past": "p", "widths": "x", "biases": "j", "causal": "c", "offset": "f",
+    "window": "w", "lengths": "n", "scale": "s", "softcap": "u", "sinks": "i", "mask": "m", "bias": "a",
+    "weights": "y", "lse": "l", "data": "D", "poison": "N", "memory": "M", "again": "A", "stream": "r",
+}  # fmt: skip
+_OPERANDS = {
+    "query": "q", "key": "k", "value": "v", "grad_output": "g", "past_key": "y", "past_value": "z",
+    "sinks": "s", "attn_bias": "a", "mask": "m", "weights": "w", "biases": "b",
+}  # fmt: skip
+"""Operands that a recipe says something of; the weights of a layer are one, and so are its biases."""
+
+
+def token(recipe: Recipe) -> str:
+    """The recipe as a word that can be typed, pasted and read."""
+    parts = [TOKEN]
+    for field in fields(Recipe):
+        value = getattr(recipe, field.name)
+        if value != field.default:
+            parts.append(f"{_LETTERS[field.name]}{_written(field.name, value)}")
+    text = "_".join(parts)
+    return f"{text}_{_check(text)}"
+
+
+def _check(text: str) -> str:
+    return f"{crc32(text.encode()) & 0xFFFF:04x}"
+
+
+def _written(name: str, value: Any) -> str:
+    if name == "operation":
+        return _OPERATIONS[value]
+    if name == "dtype":
+        return _DTYPES[value]
+    if name in ("data", "memory"):
+        return ",".join(f"{_OPERANDS[operand]}{what}" for operand, what in value)
+    if name == "again":
+        return value if value == "same" else f"{_OPERANDS[value]}"
+    if value is True:
+        return ""
+    if name == "offset" and isinstance(value, tuple):
+        return f"e{','.join(map(str, value))}"
+    if isinstance(value, tuple):
+        return ",".join("" if x is None else str(x) for x in value)
+    return value if isinstance(value, str) else repr(value)
+
+
+def read_token(text: str) -> Recipe:
+    """The recipe of a token.
+
+    Raises:
+        UsageError: it is none, or was changed on its way.
+    """
+    wrong = UsageError(
+        f"--replay wants a token as `explore` prints it, such as x1_oa_t32_..., got {text[:60]!r}: copy all of it"
+    )
+    body, _, check = text.strip().rpartition("_")
+    if not body.startswith(f"{TOKEN}_") or len(text) > 2 * LONGEST or check != _check(body):
+        raise wrong
+    names = {letter: name for name, letter in _LETTERS.items()}
+    try:
+        found = {names[part[0]]: _read(names[part[0]], part[1:]) for part in body.split("_")[1:]}
+        return Recipe(**found)
+    except (KeyError, ValueError, IndexError, TypeError) as error:
+        raise wrong from error
+
+
+def _turned(table: dict[str, str]) -> dict[str, str]:
+    return {short: long for long, short in table.items()}
+
+
+def _read(name: str, text: str) -> Any:
+    reading: dict[str, Callable[[str], Any]] = {
+        "operation": lambda t: _turned(_OPERATIONS)[t],
+        "dtype": lambda t: _turned(_DTYPES)[t],
+        "batch": _ints,
+        "widths": _ints,
+        "lengths": lambda t: t if t == EVERY else _ints(t),
+        "offset": lambda t: t if t == EVERY else _ints(t[1:]) if t[:1] == "e" else int(t),
+        "window": lambda t: tuple(int(x) if x else None for x in t.split(",")),
+        "scale": float,
+        "softcap": float,
+        "again": lambda t: t if t == "same" else _turned(_OPERANDS)[t],
+    }
+    if name in reading:
+        return reading[name](text)
+    if name in ("data", "memory"):
+        return tuple((_turned(_OPERANDS)[part[0]], part[1:]) for part in text.split(","))
+    if name in ("biases", "mask", "bias", "poison"):
+        if not re.fullmatch(r"[A-Za-z0-9-]*", text):
+            raise ValueError(text)
+        return text
+    if name in ("causal", "sinks", "weights", "lse"):
+        if text:
+            raise ValueError(text)
+        return True
+    return int(text)
+
+
+def _ints(text: str) -> tuple[int, ...]:
+    return tuple(int(x) for x in text.split(",")) if text else ()

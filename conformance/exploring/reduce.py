@@ -1,0 +1,292 @@
+"""From a call that fails to the smallest one that still does: in some 100 calls, always the same way."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from conformance.exploring import smaller
+from conformance.exploring.numbers import RAMP, SCRAMBLED, ZEROS
+from conformance.exploring.recipe import EXPLICIT, Recipe
+from conformance.exploring.trial import Tried
+from conformance.judging.measure import query_axis
+from conformance.names import DTYPES
+
+CALLS = 110
+ROUNDS = 3
+
+
+class Asks(Protocol):
+    """Whoever asks a recipe."""
+
+    def __call__(self, recipe: Recipe) -> Tried:
+        """What became of it."""
+
+
+class Reduction:
+    """One reduction under way. `allowed` says whether the target claims what a recipe needs."""
+
+    def __init__(
+        self, ask: Asks, first: Tried, allowed: Callable[[Recipe], bool], calls: int = CALLS,
+        dtypes: tuple[str, ...] = (),
+        kept: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
+        self._ask, self._allowed, self._left = ask, allowed, calls
+        self.best, self._kind = first, first.kind
+        self.known: dict[Recipe, Tried] = {first.recipe: first}
+        self._dtypes, self._kept = dtypes, kept
+
+    def fails(self, recipe: Recipe) -> bool:
+        """Whether a recipe fails in the same way; every one is asked once, while calls are left."""
+        if recipe not in self.known:
+            if self._left <= 0 or not valid(recipe) or not self._allowed(recipe):
+                return False
+            self._left -= 1
+            self.known[recipe] = self._ask(recipe)
+        tried = self.known[recipe]
+        return tried.failed and tried.kind == self._kind
+
+    def more(self, calls: int) -> None:
+        """Allows so many calls from now on."""
+        self._left = calls
+
+    def take(self, recipe: Recipe) -> bool:
+        """Goes on with a recipe if it fails."""
+        if recipe == self.best.recipe or not self.fails(recipe):
+            return False
+        self.best = self.known[recipe]
+        return True
+
+    def first(self, recipes: Iterable[Recipe]) -> bool:
+        """Goes on with the first of some recipes that fails."""
+        return any(self.take(recipe) for recipe in recipes)
+
+    @property
+    def now(self) -> Recipe:
+        """The smallest so far."""
+        return self.best.recipe
+
+    def run(self) -> Tried:
+        """The smallest call that was found to fail."""
+        for number in range(ROUNDS):
+            before = self.now
+            self._options()
+            self._entries()
+            self._heads()
+            if number == 0:
+                self._plain_at_once()
+            self._sizes()
+            self._widths()
+            self._options()
+            self._numbers()
+            self._values()
+            if self.now == before:
+                break
+        return self.best
+
+    def _options(self) -> None:
+        for option in smaller.given(self.now):
+            if option in smaller.given(self.now) and option not in self._kept:
+                self.take(smaller.without(self.now, option))
+
+    def _entries(self) -> None:
+        r = self.now
+        if r.entries < 1:
+            return
+        if r.batch not in ((), (1,)):
+            worst = self._entry()
+            tried = list(dict.fromkeys((worst, 0, r.entries - 1)))
+            if self.first(smaller.of_entry(r, e, keep_axis=False) for e in tried):
+                return
+            if r.entries > 2 and self.first(
+                smaller.of_entries(r, pair)
+                for e in tried
+                for pair in ((0, e), (e, 0), (e - 1, e))
+                if min(pair) >= 0 and pair[0] != pair[1]
+            ):
+                return
+            if len(r.batch) > 1:
+                self.take(smaller.of_batch(r, r.entries))
+            self._down(self.now.entries, smaller.of_batch, least=2)
+        elif r.batch == (1,) and r.lengths is None:
+            self.take(smaller.of_entry(r, 0, keep_axis=False))
+
+    def _entry(self) -> int:
+        """The entry of the worst element."""
+        row, case = self.best.row, self.best.case
+        if row is None or row.worst is None or case is None or row.worst.output not in case.expected:
+            return 0
+        batch = self.now.batch
+        index = row.worst.index[: len(batch)]
+        if len(index) < len(batch) or row.worst.output.startswith(("w_", "b_", "sinks")):
+            return 0
+        flat = 0
+        for size, at in zip(batch, index, strict=True):
+            flat = flat * size + min(at, size - 1)
+        return flat
+
+    def _heads(self) -> None:
+        r = self.now
+        if (r.heads, r.groups) == (1, 1):
+            return
+        if self.first(
+            replace(r, heads=h, groups=g) for h, g in ((1, 1), (2, 1), (2, 2), (4, 2)) if h < r.heads
+        ):
+            return
+        if r.heads != r.groups:
+            each = r.heads // r.groups
+            if r.groups > 1 and not self.take(replace(r, heads=each, groups=1)) and r.groups > 2:
+                self.take(replace(r, heads=2 * each, groups=2))
+            g = self.now.groups
+            self._down(self.now.heads // g, lambda r, n: replace(r, heads=n * g))
+        else:
+            self._down(r.heads, lambda r, n: replace(r, heads=n, groups=n))
+
+    def _plain_at_once(self) -> None:
+        r = self.now
+        plain = [RAMP, SCRAMBLED]
+        for value in plain:
+            made = r.made_of("query", ZEROS).made_of("key", ZEROS).made_of("value", value)
+            if self.take(made):
+                return
+        for family in (SCRAMBLED, "i"):
+            if self.take(r.made_of("query", family).made_of("key", family).made_of("value", family)):
+                return
+
+    def _sizes(self) -> None:
+        r = self.now
+        if r.q_len > 1:
+            self.first(smaller.row_alone(r, n) for n in dict.fromkeys((self._row(), r.q_len - 1, 0)))
+        if self.now.kv_len > 1:
+            self._down(self.now.kv_len, smaller.of_keys)
+        r = self.now
+        if r.q_len > 1:
+            if self.first(smaller.row_alone(r, n) for n in dict.fromkeys((self._row(), r.q_len - 1, 0))):
+                self._down(self.now.kv_len, smaller.of_keys)
+            else:
+                self._down(r.q_len, lambda r, n: smaller.of_queries(r, n, from_end=False))
+                self._down(self.now.q_len, lambda r, n: smaller.of_queries(r, n, from_end=True), few=True)
+        if self.now.past > 1:
+            self._down(self.now.past, lambda r, n: replace(r, past=n))
+
+    def _row(self) -> int:
+        """The query of the worst element."""
+        row = self.best.row
+        if row is None or row.worst is None or row.worst.output not in ("output", "weights", "lse", "query"):
+            return 0
+        index = row.worst.index
+        return min(index[query_axis(row.worst.output, len(index))], self.now.q_len - 1)
+
+    def _widths(self) -> None:
+        r = self.now
+        if r.layer and r.widths != (1, 1, 1, 1) and not self.take(replace(r, widths=(1, 1, 1, 1))):
+            for n in range(4):
+                widths = list(self.now.widths)
+                widths[n] = 1
+                self.take(replace(self.now, widths=tuple(widths)))
+        if r.d_k == r.d_v and r.d_k > 1:
+            self._down(r.d_k, lambda r, n: smaller.of_width(r, "both", n))
+        for name in ("d_k", "d_v"):
+            if self.now.d_k != self.now.d_v and getattr(self.now, name) > 1:
+                self._down(getattr(self.now, name), partial(_width, name))
+        if self.now.d_k != self.now.d_v:
+            self.take(smaller.of_width(self.now, "both", min(self.now.d_k, self.now.d_v)))
+            self.take(smaller.of_width(self.now, "both", max(self.now.d_k, self.now.d_v)))
+
+    def _numbers(self) -> None:
+        for operand in smaller.operands(self.now):
+            self.first(smaller.plainer(self.now, operand))
+
+    def _values(self) -> None:
+        """Lengths, offsets, windows, masks and scalars to plain ones."""
+        r = self.now
+        if isinstance(r.lengths, tuple) and r.entries <= EXPLICIT:
+            for place in range(len(r.lengths)):
+                self._down(r.lengths[place], partial(_length, place), least=0, few=True)
+        r = self.now
+        if isinstance(r.offset, tuple) and len(set(r.offset)) == 1:
+            self.take(replace(r, offset=r.offset[0]))
+        if isinstance(r.offset, int) and r.offset:
+            self.first(replace(r, offset=n) for n in (0, r.kv_len - r.q_len) if n != r.offset)
+        r = self.now
+        if r.window is not None:
+            left, right = r.window
+            self.first(
+                replace(r, window=w)
+                for w in ((left, 0), (0, right), (None, 0), (left, None))
+                if w != r.window
+            )
+            left, right = self.now.window or (None, None)
+            if left is not None and left > 0:
+                self._down(left, lambda r, n: _window(r, left=n), least=0)
+            if right is not None and right > 0:
+                self._down(right, lambda r, n: _window(r, right=n), least=0)
+        r = self.now
+        if r.mask:
+            axes, _, kind = r.mask.partition("-")
+            self.first(replace(r, mask=f"{axes}-{k}") for k in "fth" if k != kind)
+        if r.bias:
+            axes, _, kind = r.bias.partition("-")
+            self.first(replace(r, bias=f"{axes}-{k}") for k in (ZEROS, "O", "R", "i", "n0") if k != kind)
+        if self.now.scale not in (None, 1.0):
+            self.take(replace(self.now, scale=1.0))
+        if self.now.softcap not in (None, 2.0):
+            self.take(replace(self.now, softcap=2.0))
+        if self.now.dtype != "float32" and "float32" in self._dtypes:
+            self.take(replace(self.now, dtype="float32"))
+
+    def _down(
+        self, size: int, make: Callable[[Recipe, int], Recipe], least: int = 1, few: bool = False
+    ) -> None:
+        """A size down: the smallest that fails of some, then halves towards the largest that does not."""
+        base = self.now
+        order = smaller.candidates(size, least)
+        order = order[:4] if few else order
+        passing = least - 1
+        found = size
+        for n in order:
+            if self.take(make(base, n)):
+                found = n
+                break
+            passing = n
+        while found - passing > 1:
+            middle = (found + passing) // 2
+            if self.take(make(base, middle)):
+                found = middle
+            else:
+                passing = middle
+
+
+def _width(name: str, r: Recipe, n: int) -> Recipe:
+    return smaller.of_width(r, name, n)
+
+
+def _window(r: Recipe, left: int | None = None, right: int | None = None) -> Recipe:
+    old = r.window or (None, None)
+    return replace(r, window=(old[0] if left is None else left, old[1] if right is None else right))
+
+
+def _length(place: int, r: Recipe, n: int) -> Recipe:
+    assert isinstance(r.lengths, tuple)
+    return replace(r, lengths=tuple(n if at == place else x for at, x in enumerate(r.lengths)))
+
+
+def valid(r: Recipe) -> bool:
+    """Whether a recipe can be a call: heads that divide, a past that is part of the keys."""
+    if (
+        r.groups < 1
+        or r.heads % r.groups
+        or min(r.d_k, r.d_v) < 1
+        or not 0 <= r.past <= r.kv_len
+        or r.q_len < 0
+    ):
+        return False
+    if r.past and r.past == r.kv_len:
+        return False
+    if isinstance(r.lengths, tuple) and (len(r.lengths) != r.entries or max(r.lengths, default=0) > r.kv_len):
+        return False
+    if isinstance(r.offset, tuple) and len(r.offset) != r.entries:
+        return False
+    if (r.lengths is not None or isinstance(r.offset, (tuple, str))) and not r.batch:
+        return False
+    return r.dtype in DTYPES

@@ -1,0 +1,168 @@
+"""A call in a file of its own: spec/schema/case.json; written by `explore --save`, read by `run --case`."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conformance.errors import UsageError
+from conformance.exploring.arrays import changed
+from conformance.exploring.recipe import Recipe
+from conformance.exploring.said import held
+from conformance.exploring.trial import Tried
+from conformance.names import DTYPES
+from conformance.oracle import Certified, UnjudgedError, certify
+from conformance.reading import TooLargeError, Validator, flaw, read_bytes, strict_json
+from conformance.resources import schema
+from conformance.running.protocol import ProtocolError, decode_array, encode_array
+from conformance.vectors.case import Array, Case
+
+CASE_VERSION = 1
+MOST_NUMBERS = 4096
+"""Expected numbers that a file holds; of more it holds none, since they are derived anew when it is read."""
+
+
+def case_file(
+    tried: Tried, name: str, fails_if: str, replay: str, source: str, policy: str, snippet: str
+) -> dict[str, Any]:
+    """What a file says of a failing call."""
+    case, recipe, row = tried.case, tried.recipe, tried.row
+    assert case is not None
+    assert row is not None
+    found: dict[str, Any] = {
+        "case_version": CASE_VERSION,
+        "id": name,
+        "note": f"Fails if {fails_if}.",
+        "operation": case.operation,
+        "dtype": recipe.dtype,
+        "covers": list(case.covers),
+        "options": dict(case.options),
+        "inputs": {n: encode_array(a) for n, a in case.operands(recipe.dtype).items()},
+        "memory": dict(case.memory),
+        "rows": _rows(case),
+        "before": _before(recipe, case),
+        "target": source,
+        "accuracy": policy,
+        "verdict": row.verdict,
+        "message": row.message,
+        "fails_if": fails_if,
+        "replay": replay,
+        "snippet": snippet.splitlines(),
+    }
+    return found
+
+
+def _rows(case: Case) -> list[int] | None:
+    rows = next((golden.rows for golden in case.expected.values() if golden.rows is not None), None)
+    return None if rows is None else list(rows)
+
+
+def _before(recipe: Recipe, case: Case) -> dict[str, Any] | None:
+    """The operands of the call that is made before, where they are others; none of them: the same call."""
+    if not recipe.again:
+        return None
+    if recipe.again == "same":
+        return {}
+    given = case.operands(recipe.dtype)
+    return {
+        recipe.again: encode_array(changed(recipe, given)[recipe.again].astype(given[recipe.again].dtype))
+    }
+
+
+def write_case(folder: Path, found: Mapping[str, Any]) -> Path:
+    """Writes a file into a folder, and returns its name.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    path = folder / f"{str(found['id']).replace('/', '-')}.json"
+    try:
+        path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
+    return path
+
+
+@cache
+def _validator() -> Any:
+    return Validator(schema("case"))
+
+
+def read_cases(path: Path) -> tuple[Case, ...]:
+    """The case of a file, with expected values derived anew; before it the call that it follows, if any.
+
+    Raises:
+        UsageError: it cannot be read, or holds no call that can be judged.
+    """
+    data = _data(path)
+    try:
+        inputs = {name: decode_array(name, entry) for name, entry in data["inputs"].items()}
+        before = {name: decode_array(name, entry) for name, entry in (data["before"] or {}).items()}
+    except ProtocolError as error:
+        raise UsageError(f"{path} is no case: {error}") from error
+    case = _certified(path, data, inputs, data["id"])
+    if data["before"] is None:
+        return (case,)
+    if not before:
+        return (replace(case, repeat=2),)
+    first = _certified(path, data, {**inputs, **before}, f"{data['id']}-before")
+    return first, replace(case, id=f"{data['id']}-then")
+
+
+def _data(path: Path) -> dict[str, Any]:
+    try:
+        data = strict_json(read_bytes(path))
+    except TooLargeError as error:
+        raise UsageError(f"{path} is no case: {error}") from error
+    except OSError as error:
+        raise UsageError(f"case {path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(f"case {path} is not JSON: {error}") from error
+    if reason := flaw(_validator(), data):
+        raise UsageError(f"{path} is not a case of version {CASE_VERSION}: {reason}")
+    return dict(data)
+
+
+def _certified(path: Path, data: Mapping[str, Any], inputs: Mapping[str, Array], name: str) -> Case:
+    """The case with the bounds of every dtype that holds its numbers."""
+    rows = None if data["rows"] is None else tuple(data["rows"])
+    wide = {n: a if a.dtype.kind in "bi" else a.astype(np.float64) for n, a in inputs.items()}
+    found: list[Certified] = []
+    reason = ""
+    for dtype in DTYPES:
+        if dtype == data["dtype"] or held(list(wide.values()), dtype):
+            try:
+                found.append(certify(data["operation"], wide, data["options"], dtype, rows=rows, name=name))
+            except UnjudgedError as error:
+                reason = str(error)
+            except (TypeError, ValueError) as error:
+                raise UsageError(f"{path} holds a wrong call: {error}") from error
+    if not found:
+        raise UsageError(f"{path} holds a call that cannot be judged: {reason}")
+    return replace(
+        joined([each.case for each in found]),
+        covers=tuple(data["covers"]),
+        note=data["note"],
+        memory=data["memory"],
+    )
+
+
+def joined(cases: list[Case]) -> Case:
+    """Cases of one call in several dtypes as one."""
+    first = cases[0]
+    expected = {
+        name: replace(golden, bounds={d: b for case in cases for d, b in case.expected[name].bounds.items()})
+        for name, golden in first.expected.items()
+    }
+    dtypes = tuple(d for d in DTYPES if any(d in case.dtypes for case in cases))
+    excluded = {
+        key: why
+        for case in cases
+        for key, why in case.excluded.items()
+        if key.partition("/")[0] in case.dtypes
+    }
+    return replace(first, dtypes=dtypes, expected=expected, excluded=excluded)

@@ -1,0 +1,229 @@
+"""Draws, asks and judges until the budget is spent; what fails is reduced, explained and told once."""
+
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field, replace
+
+from conformance.exploring import smaller
+from conformance.exploring.draw import Claims, draw, needs
+from conformance.exploring.explain import CALLS as EXPLAINING
+from conformance.exploring.explain import Needs, applies, explain, resized, size_of
+from conformance.exploring.recipe import Recipe, token
+from conformance.exploring.reduce import CALLS, Reduction
+from conformance.exploring.sizes import ELEMENTS
+from conformance.exploring.trial import Trials, Tried
+from conformance.judging.verdict import Row
+
+SAME_AGAIN = 12
+"""Calls of a failure that is known that are looked at closely; later ones are taken to be of the first that fits."""
+EXPLAINED_WORK = 2**22
+EVIDENCE = 4
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When to stop drawing."""
+
+    seconds: float = 60.0
+    cases: int | None = None
+    failures: int = 5
+
+
+@dataclass
+class Found:
+    """A distinct failure: the call as it was drawn, the smallest one, and what it takes to fail."""
+
+    name: str  # the case as it was drawn
+    drawn: Tried
+    reduced: Tried
+    needs: Needs
+    replay: str
+    fresh: bool  # whether the smallest call fails in a process that has seen no other
+    calls: int  # that the reduction took
+    evidence: tuple[Tried, ...] = ()  # small calls around it, which fail or pass
+    again: int = 0  # how many later calls are of this failure
+    row: Row | None = None
+    diagnosis: list[str] = field(default_factory=list)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What makes it the same failure as another one."""
+        recipe = self.reduced.recipe
+        return (recipe.operation, self.reduced.kind, *self.needs.options, *self.needs.sizes)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One drawn call that was judged; `known` names the failure that it is one more of."""
+
+    row: Row
+    known: str = ""
+
+
+@dataclass
+class Tally:
+    """What was done so far."""
+
+    drawn: int = 0
+    judged: int = 0
+    unjudged: int = 0  # nothing is derived for them
+    unclaimed: int = 0
+    calls: int = 0
+    found: list[Found] = field(default_factory=list)
+
+
+Event = Judged | Found
+
+
+def explore(
+    trials: Trials, claims: Claims, seed: int, budget: Budget, tally: Tally, start: int = 0
+) -> Generator[Event, None, None]:
+    """Draws until the budget is spent; each distinct failure comes as soon as it is explained."""
+    until = time.monotonic() + budget.seconds
+    number = start
+    while time.monotonic() < until and (budget.cases is None or tally.drawn < budget.cases):
+        recipe = draw(claims, seed, number)
+        name = f"explore/{seed}-{number}"
+        number += 1
+        tally.drawn += 1
+        if recipe is None:
+            tally.unclaimed += 1
+            continue
+        tried = trials.ask(recipe, name)
+        tally.calls = trials.calls
+        if tried.row is None:
+            tally.unjudged += 1
+            continue
+        tally.judged += 1
+        if not tried.failed:
+            yield Judged(tried.row)
+            continue
+        known = _known(trials, claims, tally, tried)
+        if known is not None:
+            known.again += 1
+            yield Judged(tried.row, known.name)
+            continue
+        found = examine(trials, claims, tried, name)
+        same = next((each for each in tally.found if each.key == found.key), None)
+        if same is not None:
+            same.again += 1
+            yield Judged(tried.row, same.name)
+            continue
+        tally.found.append(found)
+        yield found
+        if len(tally.found) >= budget.failures:
+            return
+
+
+def examine(trials: Trials, claims: Claims, tried: Tried, name: str) -> Found:
+    """Reduces a failure, and finds out what it takes."""
+    before = trials.calls
+
+    def allowed(recipe: Recipe) -> bool:
+        return recipe.dtype in claims.dtypes and needs(recipe) <= claims.features
+
+    tried, kept = _alone(trials, tried, allowed)
+    reduction = Reduction(trials.ask, tried, allowed, CALLS, claims.dtypes, kept)
+    reduced = reduction.run()
+    spent = trials.calls - before
+    trials.restart()
+    again = trials.ask(reduced.recipe)
+    fresh = again.failed
+    if fresh:
+        reduced = again
+    reduction.more(EXPLAINING)
+    for other in varied(reduced.recipe):
+        reduction.fails(other)
+
+    def room(recipe: Recipe) -> bool:
+        return recipe.work <= EXPLAINED_WORK and recipe.elements <= ELEMENTS
+
+    found = explain(reduction, claims.dtypes, room)
+    return Found(
+        name, tried, reduced, found, token(reduced.recipe if fresh else tried.recipe), fresh, spent,
+        evidence(reduction, reduced),
+    )  # fmt: skip
+
+
+def _alone(trials: Trials, tried: Tried, allowed: Callable[[Recipe], bool]) -> tuple[Tried, tuple[str, ...]]:
+    """The failure as it is in a new process, and the options that are not to be tried off.
+
+    What an earlier call left behind makes later ones fail: there the call before belongs to the failure.
+    """
+    recipe = replace(tried.recipe, again="")
+    trials.restart()
+    first = trials.ask(recipe, _name(tried))
+    if first.failed and first.kind == tried.kind:
+        return first, ()
+    for again in dict.fromkeys((tried.recipe.again or "value", "same", "value", "query", "key")):
+        if again != "same" or tried.kind.endswith("twice"):
+            trials.restart()
+            other = trials.ask(replace(recipe, again=again), _name(tried))
+            if other.failed and other.kind == tried.kind:
+                return other, ("again",)
+    return tried, ("again",)
+
+
+def _name(tried: Tried) -> str:
+    return "explore/reduced" if tried.row is None else tried.row.case
+
+
+def varied(recipe: Recipe) -> list[Recipe]:
+    """The smallest call with numbers that tell mistakes apart."""
+    wide = (
+        replace(recipe, d_k=3, d_v=3 if recipe.d_k == recipe.d_v else 2)
+        if max(recipe.d_k, recipe.d_v) < 3
+        else recipe
+    )
+    return [
+        replace(each, data=(), stream=stream) for stream in (1, 2) for each in dict.fromkeys((wide, recipe))
+    ]
+
+
+def evidence(reduction: Reduction, reduced: Tried) -> tuple[Tried, ...]:
+    """Small calls of the reduction and the experiments: those that fail, and some that pass, for the diagnosis."""
+    tried = [
+        t for t in reduction.known.values() if t.row is not None and t is not reduced and t.case is not None
+    ]
+    tried.sort(key=lambda t: (t.recipe.work, token(t.recipe)))
+    varied = [t for t in tried if any(t.recipe.family(n)[0] not in "ZO" for n in ("query", "key"))]
+    failing = [t for t in tried if t.kind == reduced.kind and t.failed]
+    telling = [t for t in failing if t in varied][:EVIDENCE]
+    failing = telling + [t for t in failing if t not in telling][:EVIDENCE]
+    return (*failing, *[t for t in tried if not t.failed][: 2 * EVIDENCE])
+
+
+def _known(trials: Trials, claims: Claims, tally: Tally, tried: Tried) -> Found | None:
+    """The failure that a call is one more of: it has what that takes, and without it the call passes."""
+    for found in tally.found:
+        smallest = found.reduced.recipe
+        if found.reduced.kind != tried.kind or smallest.operation != tried.recipe.operation:
+            continue
+        if not set(found.needs.options) <= set(smaller.given(tried.recipe)):
+            continue
+        if found.again >= SAME_AGAIN:
+            return found
+        if _passes_without(trials, claims, found, tried.recipe):
+            return found
+    return None
+
+
+def _passes_without(trials: Trials, claims: Claims, found: Found, recipe: Recipe) -> bool:
+    """Whether a call is right as soon as it lacks what the failure needs."""
+    for option in found.needs.options:
+        less = smaller.without(recipe, option)
+        if needs(less) <= claims.features:
+            tried = trials.ask(less)
+            return tried.row is not None and not tried.failed
+    for name in ("kv_len", "d_k", "q_len", "heads", "batch"):
+        least = size_of(found.reduced.recipe, name)
+        if any(name in said for said in found.needs.sizes) and least > 1 and applies(name, recipe):
+            other = _below(recipe, name, least - 1)
+            if other is not None and needs(other) <= claims.features:
+                tried = trials.ask(other)
+                return tried.row is not None and not tried.failed
+    return not found.needs.options and not found.needs.sizes
+
+
+def _below(recipe: Recipe, name: str, size: int) -> Recipe | None:
+    return resized(recipe, name, size) if size_of(recipe, name) > size else None

@@ -1,0 +1,167 @@
+"""What a smaller call may look like: the same recipe with something off, or a size down and all that hangs on it."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from conformance.exploring.arrays import lengths, offsets
+from conformance.exploring.numbers import ONES, RAMP, SCRAMBLED, ZEROS
+from conformance.exploring.recipe import EXPLICIT, Recipe
+
+TILES = (8, 16, 32, 64, 128, 256)
+
+OFF: dict[str, dict[str, Any]] = {
+    "again": {"again": ""}, "memory": {"memory": ()}, "poison": {"poison": ""}, "return_weights": {"weights": False},
+    "return_lse": {"lse": False}, "sinks": {"sinks": False}, "softcap": {"softcap": None}, "scale": {"scale": None},
+    "attn_bias": {"bias": ""}, "mask": {"mask": ""}, "cache": {"past": 0}, "kv_lengths": {"lengths": None},
+    "window": {"window": None}, "is_causal": {"causal": False}, "q_offset": {"offset": None},
+    "biases": {"biases": ""},
+}  # fmt: skip
+"""Option -> the fields that leave it out."""
+
+
+def given(recipe: Recipe) -> list[str]:
+    """The options that a recipe has on, in the order in which they are tried off."""
+    return [
+        name
+        for name, fields in OFF.items()
+        if any(getattr(recipe, field) != value for field, value in fields.items())
+    ]
+
+
+def without(recipe: Recipe, option: str) -> Recipe:
+    """The recipe without an option, and without what needs it."""
+    r = replace(recipe, **OFF[option])
+    if r.poison == "n" and r.lengths is None:
+        r = replace(r, poison="")
+    if not r.causal and r.window is None:
+        r = replace(r, offset=None)
+    return mended(r)
+
+
+def mended(r: Recipe) -> Recipe:
+    """With an offset where one is required, and no data of operands that are gone."""
+    if (r.causal or r.window is not None) and r.offset is None and r.q_len != r.kv_len:
+        r = replace(r, offset=r.kv_len - r.q_len)
+    there = {"query", "key", "value"} | ({"grad_output"} if r.gradients else set())
+    there |= {"past_key", "past_value"} if r.past else set()
+    there |= {"sinks"} if r.sinks else set()
+    there |= {"weights"} if r.layer else set()
+    there |= {"biases"} if r.biases else set()
+    data = tuple((name, family) for name, family in r.data if name in there and family != "n0")
+    return replace(r, data=data) if data != r.data else r
+
+
+def of_entry(recipe: Recipe, entry: int, keep_axis: bool) -> Recipe:
+    """One batch entry alone; it keeps an axis of one if lengths need it."""
+    r = recipe
+    if r.lengths is not None:
+        r = replace(r, lengths=(int(lengths(recipe)[entry]),))
+    if r.offset is not None and not isinstance(r.offset, int):
+        r = replace(r, offset=int(offsets(recipe)[entry]))
+    keep = keep_axis or r.lengths is not None
+    return replace(r, batch=(1,) if keep else ())
+
+
+def of_entries(recipe: Recipe, entries: tuple[int, ...]) -> Recipe:
+    """Some batch entries, on one axis."""
+    r = recipe
+    if r.lengths is not None:
+        r = replace(r, lengths=tuple(int(n) for n in lengths(recipe)[list(entries)]))
+    if r.offset is not None and not isinstance(r.offset, int):
+        r = replace(r, offset=tuple(int(n) for n in offsets(recipe)[list(entries)]))
+    return replace(r, batch=(len(entries),))
+
+
+def of_batch(recipe: Recipe, count: int) -> Recipe:
+    """The first entries, or as many more of the same."""
+    if recipe.entries > EXPLICIT or count > EXPLICIT:
+        return replace(recipe, batch=(count,)) if recipe.lengths is None and not recipe.offset else recipe
+    return of_entries(recipe, tuple(n % max(recipe.entries, 1) for n in range(count)))
+
+
+def of_keys(recipe: Recipe, count: int, square: bool | None = None) -> Recipe:
+    """Another number of keys; what stood at the end stays there."""
+    r, less = recipe, recipe.kv_len - count
+    q_len = count if (r.q_len == r.kv_len if square is None else square) else r.q_len
+    if isinstance(r.lengths, tuple):
+        r = replace(r, lengths=tuple(count if n == r.kv_len else min(n, count) for n in r.lengths))
+    if isinstance(r.offset, int):
+        moved = r.offset - less + (r.q_len - q_len) if r.offset == recipe.kv_len - recipe.q_len else r.offset
+        r = replace(r, offset=min(moved, count))
+    elif isinstance(recipe.offset, tuple):
+        tied = isinstance(recipe.lengths, tuple) and all(
+            f == n - recipe.q_len for f, n in zip(recipe.offset, recipe.lengths, strict=True)
+        )
+        if tied and isinstance(r.lengths, tuple):
+            r = replace(r, offset=tuple(n - q_len for n in r.lengths))
+        else:
+            r = replace(r, offset=tuple(min(f, count) for f in recipe.offset))
+    if r.window is not None:
+        r = replace(r, window=(_side(r.window[0], count), _side(r.window[1], count)))
+    return mended(replace(r, kv_len=count, q_len=q_len, past=min(r.past, max(count - 1, 0))))
+
+
+def _side(side: int | None, count: int) -> int | None:
+    return None if side is None else min(side, max(count, 1))
+
+
+def of_queries(recipe: Recipe, count: int, from_end: bool) -> Recipe:
+    """The first queries or the last; each stays where it stands."""
+    r, less = recipe, recipe.q_len - count
+    shift = less if from_end else 0
+    if r.causal or r.window is not None:
+        if isinstance(r.offset, tuple):
+            r = replace(r, offset=tuple(f + shift for f in r.offset))
+        elif not isinstance(r.offset, str):
+            r = replace(r, offset=(r.offset or 0) + shift)
+    return mended(replace(r, q_len=count))
+
+
+def row_alone(recipe: Recipe, row: int) -> Recipe:
+    """One query, where it stands."""
+    r = of_queries(recipe, recipe.q_len - row, from_end=True)
+    return of_queries(r, 1, from_end=False)
+
+
+def of_width(recipe: Recipe, name: str, width: int) -> Recipe:
+    """Another width of heads; where both are the same they stay so."""
+    if name == "both":
+        return replace(recipe, d_k=width, d_v=width)
+    return replace(recipe, **{name: width})  # type: ignore[arg-type]
+
+
+def candidates(size: int, least: int = 1) -> list[int]:
+    """Smaller sizes, the smallest first: few, powers of two, and those with the same rest in a tile."""
+    small = {least, 1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096}
+    rests = {size % tile + whole for tile in TILES if tile < size for whole in (0, tile)}
+    return sorted(n for n in small | rests if least <= n < size)
+
+
+def plainer(recipe: Recipe, operand: str) -> Iterator[Recipe]:
+    """Plainer numbers in one operand."""
+    now = recipe.family(operand)
+    for family in _families(operand, now):
+        yield recipe.made_of(operand, family)
+
+
+def _families(operand: str, now: str) -> Iterable[str]:
+    order: tuple[str, ...] = (ZEROS, ONES, RAMP, SCRAMBLED, "i", "n0")
+    if operand in ("value", "grad_output", "past_value"):
+        order = (
+            (ONES, RAMP, SCRAMBLED, ZEROS, "i", "n0")
+            if operand == "grad_output"
+            else (RAMP, SCRAMBLED, "i", "n0")
+        )
+    return order[: order.index(now)] if now in order else order
+
+
+def operands(recipe: Recipe) -> list[str]:
+    """The operands whose numbers may be made plainer."""
+    found = ["query", "key", "value"]
+    found += ["past_key", "past_value"] if recipe.past else []
+    found += ["grad_output"] if recipe.gradients else []
+    found += ["sinks"] if recipe.sinks else []
+    found += ["weights"] if recipe.layer else []
+    found += ["biases"] if recipe.biases else []
+    return found

@@ -1,0 +1,205 @@
+"""One call: made, asked, judged by what is certified on the spot."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from conformance.exploring.arrays import arrays, changed, options
+from conformance.exploring.counter import Dice
+from conformance.exploring.recipe import Recipe, token
+from conformance.judging.verdict import Row
+from conformance.names import MHA, POLICIES, REDUCED_POLICIES, SDPA
+from conformance.oracle import Certified, UnjudgedError, certify
+from conformance.oracle.certify import WrongOracleError
+from conformance.running.answer import Answer, Hello, Question
+from conformance.running.kept import keep
+from conformance.running.runner import VERDICT_OF, Asker
+from conformance.running.select import group
+from conformance.vectors.case import Array, Case
+
+CHAPTER = "explore"
+COVERS = {
+    "mask": "MASK-1", "attn_bias": "ATT-7", "is_causal": "MASK-6", "q_offset": "MASK-8", "window": "MASK-10",
+    "kv_lengths": "MASK-12", "scale": "ATT-4", "softcap": "ATT-5", "sinks": "ATT-12",
+    "return_weights": "ATT-13", "return_lse": "ATT-14", "cache": "CACHE-1", "gqa": "HEAD-2",
+    "value_dim": "SHAPE-3", "broadcast": "SHAPE-8", "empty": "MASK-3", "strict_masking": "MASK-5",
+}  # fmt: skip
+"""The requirement that each feature stands for."""
+WHOLE = 2**20
+"""Products of two numbers up to which every query row is judged; of more, as many rows as they take."""
+NOT_TWICE = "not the same twice"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What became of a call."""
+
+    recipe: Recipe
+    row: Row | None  # None where nothing is derived for the call
+    case: Case | None = None
+    outputs: Mapping[str, Array] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the target is wrong here."""
+        return self.row is not None and self.row.failed
+
+    @property
+    def kind(self) -> str:
+        """The verdict, and of a failure that is no number what it is."""
+        if self.row is None:
+            return ""
+        if self.row.verdict == "error":
+            return f"error {self.row.message.partition(':')[0]}"
+        twice = self.row.message.startswith(NOT_TWICE)
+        return f"{self.row.verdict} twice" if twice else self.row.verdict
+
+
+class Trials:
+    """Asks one target, one call after another."""
+
+    def __init__(self, asker: Asker, hello: Hello, policy: str) -> None:
+        self._asker, self._hello, self._policy = asker, hello, policy
+        self.calls = 0
+        self.doubted = 0  # calls on which the two tiers of the oracle disagree, which are not judged
+
+    @property
+    def policy(self) -> str:
+        """What the target may round."""
+        return self._policy
+
+    @property
+    def hello(self) -> Hello:
+        """What the target says of itself."""
+        return self._hello
+
+    def restart(self) -> None:
+        """The next call goes to a new process, which has seen none before."""
+        self._asker.close()
+
+    def ask(self, recipe: Recipe, name: str = "explore/reduced") -> Tried:
+        """Asks a call, and judges the answer."""
+        certified = certify_recipe(recipe, name, (self._policy,))
+        if certified is None:
+            return Tried(recipe, None)
+        case = certified.case
+        question = Question(case, recipe.dtype, "", group(case, recipe.dtype, self._hello))
+        before: Answer | None = None
+        if recipe.again:
+            first = case if recipe.again == "same" else _before(recipe, case)
+            before = self._asked(replace(question, case=first))
+        answer = self._asked(question)
+        row = _row(case, recipe, answer)
+        if answer.kind != "outputs":
+            return Tried(recipe, row, case)
+        if recipe.again == "same" and before is not None and not _same(before, answer):
+            row = replace(row, verdict="fail", message=f"{NOT_TWICE}: {_difference(before, answer)} (IND-4)")
+            return Tried(recipe, row, case, answer.outputs)
+        try:
+            judgement = certified.judge(answer.outputs, self._policy)
+        except (UnjudgedError, WrongOracleError) as error:
+            self.doubted += isinstance(error, WrongOracleError)
+            return Tried(recipe, None)
+        case = certified.case  # the second tier may have put its values in it
+        failed = judgement.verdict == "fail"
+        got, left_out = keep(answer.outputs) if failed else ((), "")
+        row = replace(
+            row, verdict=judgement.verdict, message=judgement.message, worst=judgement.worst, got=got,
+            error_over_bound=judgement.error_over_bound, rms_over_sigma=judgement.rms_over_sigma,
+            grade=judgement.grade, got_left_out=left_out,
+        )  # fmt: skip
+        return Tried(recipe, row, case, answer.outputs)
+
+    def _asked(self, question: Question) -> Answer:
+        self.calls += 1
+        return self._asker.ask(question)
+
+
+def certify_recipe(recipe: Recipe, name: str, policies: tuple[str, ...] = POLICIES) -> Certified | None:
+    """The call with its expected values; None where nothing is derived for it."""
+    own = tuple("eager" if p in REDUCED_POLICIES and recipe.dtype != "float32" else p for p in policies)
+    try:
+        certified = certify(
+            recipe.operation, arrays(recipe), options(recipe), recipe.dtype, rows=rows_of(recipe), name=name,
+            policies=own,
+        )  # fmt: skip
+    except UnjudgedError:
+        return None
+    except ValueError as error:
+        if "no dtype can hold it" in str(error):
+            return None
+        raise
+    case = replace(
+        certified.case, covers=covers(recipe, certified.case), note=token(recipe), memory=dict(recipe.memory)
+    )
+    return replace(certified, case=case)
+
+
+def rows_of(recipe: Recipe) -> tuple[int, ...] | None:
+    """The query rows that are judged: all, or the first, the last, both sides of tile edges and some others."""
+    r = recipe
+    if r.gradients or r.work <= WHOLE or r.q_len < 3:
+        return None
+    count = max(WHOLE // max(r.work // r.q_len, 1), 2)
+    edges = [n for tile in (128, 64, 32, 16) for n in range(tile - 1, r.q_len, tile)]
+    wanted = dict.fromkeys([r.q_len - 1, 0])
+    dice = Dice("rows", r.stream, r.q_len)
+    while len(wanted) < min(count, r.q_len):
+        row = dice.choice(edges) + dice.below(2) if edges and dice.chance(50) else dice.below(r.q_len)
+        wanted[min(row, r.q_len - 1)] = None
+    return tuple(sorted(wanted)) if len(wanted) < r.q_len else None
+
+
+def covers(recipe: Recipe, case: Case) -> tuple[str, ...]:
+    """The requirements that a call is about."""
+    first = "GRAD-1" if recipe.gradients else {SDPA: "ATT-1", MHA: "PROJ-1"}[recipe.operation]
+    found = [first, *(COVERS[name] for name in case.features if name in COVERS)]
+    found += ["IND-2"] if recipe.memory else []
+    found += ["IND-4"] if recipe.again else []
+    return tuple(found)
+
+
+def _before(recipe: Recipe, case: Case) -> Case:
+    return replace(case, inputs=changed(recipe, case.inputs))
+
+
+def _row(case: Case, recipe: Recipe, answer: Answer) -> Row:
+    return Row(
+        case=case.id, operation=case.operation, dtype=recipe.dtype, verdict=VERDICT_OF[answer.kind],
+        covers=case.covers, features=case.features, message=answer.message, seconds=answer.seconds,
+    )  # fmt: skip
+
+
+def _same(one: Answer, other: Answer) -> bool:
+    return (
+        one.kind == other.kind
+        and one.outputs.keys() == other.outputs.keys()
+        and all(_bytes(one.outputs[name]) == _bytes(other.outputs[name]) for name in one.outputs)
+    )
+
+
+def _bytes(array: Array) -> Any:
+    plain = np.array(array)
+    if plain.dtype.kind == "f" or plain.dtype.name == "bfloat16":
+        plain[plain != plain] = np.nan  # of NaN only that it is one
+    return plain.shape, plain.tobytes()
+
+
+def _difference(one: Answer, other: Answer) -> str:
+    """What came the first time and the second."""
+    if one.kind != "outputs":
+        return f"first {one.kind} ({one.message}), then outputs"
+    for name in other.outputs:
+        if name not in one.outputs:
+            return f"{name} came the second time only"
+        first, second = one.outputs[name], other.outputs[name]
+        if first.shape != second.shape:
+            return f"{name} has shape {first.shape}, then {second.shape}"
+        apart = (first != second) & ~((first != first) & (second != second))
+        if apart.any():
+            place = tuple(int(i) for i in np.argwhere(apart)[0])
+            index = ", ".join(map(str, place))
+            return f"{name}[{index}] is {float(first[place]):.9g}, then {float(second[place]):.9g}"
+    return "other outputs"

@@ -1,0 +1,390 @@
+"""`conformance.explore`: an exploration from Python, and what is kept of one while it goes on."""
+
+import os
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from conformance.errors import UsageError
+from conformance.exploring.draw import Claims, draw
+from conformance.exploring.recipe import read_token
+from conformance.exploring.said import line, snippet
+from conformance.exploring.saved import case_file, write_case
+from conformance.exploring.search import Budget, Event, Found, Judged, Tally, examine
+from conformance.exploring.search import explore as searched
+from conformance.exploring.sizes import SIZES
+from conformance.exploring.trial import Trials
+from conformance.judging.verdict import Row
+from conformance.names import DTYPES
+from conformance.running.answer import Hello
+from conformance.running.nearest import known
+from conformance.running.runner import TIMEOUT, Request, start
+from conformance.telling import summary
+from conformance.telling.junit import junit as junit_text
+from conformance.telling.outfile import OutFile, check_apart, files_of
+from conformance.telling.record import library_versions
+from conformance.telling.record import text as report_text
+from conformance.telling.report import Drawing, Report, TargetInfo
+from conformance.telling.requirements import read_requirements
+from conformance.telling.run import SEEDS, FilePath, fresh_seed, make_request, page_text
+from conformance.telling.small import within
+from conformance.vectors import load
+from conformance.version import SUITE_VERSION
+
+SECONDS = 60.0
+FAILURES = 5
+REMEMBERED = (
+    "What an earlier call left behind decides this one: what is remembered of the operands does not tell them apart, "
+    "or memory is read that was never written (IND-4)."
+)
+DIAGNOSED = 6.0
+"""Seconds of processor time for the diagnosis of each distinct failure."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be explored, beside the target."""
+
+    seconds: float = SECONDS
+    cases: int | None = None
+    seed: int = 0
+    size: str = "kernel"
+    memory: float | None = None  # GiB
+    failures: int = FAILURES
+    stop: bool = False
+    save: Path | None = None
+    replay: str | None = None
+    diagnose: bool = True
+
+    def __post_init__(self) -> None:
+        known("size", self.size, SIZES)
+        if self.size == "large":
+            raise UsageError(
+                "--size large is not there yet: give --size kernel, which goes to 8,192 keys and 65,537 entries"
+            )
+        if not self.seconds > 0:
+            raise UsageError(f"--seconds must be more than 0, got {self.seconds:g}")
+        for name, number in (("cases", self.cases), ("max-failures", self.failures)):
+            if number is not None and number < 1:
+                raise UsageError(f"--{name} must be 1 or more, got {number}")
+        if self.memory is not None:
+            raise UsageError("--memory goes with --size large, which is not there yet: leave it out")
+        if self.replay is not None:
+            read_token(self.replay)
+
+    @property
+    def budget(self) -> Budget:
+        """When to stop."""
+        seconds = self.seconds if self.cases is None or self.seconds != SECONDS else float("inf")
+        return Budget(seconds, self.cases, 1 if self.stop else self.failures)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What an exploration writes."""
+
+    report: FilePath | None = None
+    junit: FilePath | None = None
+    html: FilePath | None = None
+
+    def files(self) -> list[tuple[OutFile, Callable[[Report], str]]]:
+        """The files, found to be writable, with what makes their text."""
+        return [
+            (OutFile(Path(path), what), make)
+            for path, what, make in (
+                (self.report, "report", report_text),
+                (self.junit, "JUnit file", junit_text),
+                (self.html, "page", page_text),
+            )
+            if path is not None
+        ]
+
+
+def explore(
+    target: Any = None,
+    *,
+    command: str | Iterable[str] | None = None,
+    seconds: float = SECONDS,
+    cases: int | None = None,
+    seed: int | None = None,
+    size: str = "kernel",
+    memory: float | None = None,
+    max_failures: int = FAILURES,
+    x: bool = False,
+    save: FilePath | None = None,
+    replay: str | None = None,
+    op: str | None = None,
+    dtype: str | Iterable[str] = (),
+    feature: str | Iterable[str] = (),
+    accuracy: str | None = None,
+    device: str | None = None,
+    timeout: float = TIMEOUT,
+    report: FilePath | None = None,
+    junit: FilePath | None = None,
+    html: FilePath | None = None,
+    no_diagnose: bool = False,
+) -> Report:
+    """Draws fresh calls of what a target claims, judges each, and reduces and explains what fails.
+
+    `target` and `command` are those of `conformance.run`; `seconds` and `cases` are the budget, whichever ends
+    first (without `seconds`, `cases` alone); `seed` is the draw, a new one by default; `size` is `small` or
+    `kernel`; `save` is a folder for the reduced calls; `replay` is a token that is asked instead of a draw.
+
+    Returns:
+        The report: its `drawing` says what was drawn; each distinct failure is a row with `reduced`, `fails_if`
+        and `replay`. Its status is `non-conformant`, or `incomplete`, since no draw shows conformance.
+
+    Raises:
+        UsageError: the target cannot be loaded, a name is unknown, a file cannot be used.
+
+    Example:
+        >>> report = conformance.explore(attention, seconds=20)
+        >>> assert not report.failed, [row.fails_if for row in report.results if row.replay]
+    """
+    request = make_request(
+        target,
+        command=command,
+        op=op,
+        dtype=dtype,
+        feature=feature,
+        device=device,
+        accuracy=accuracy,
+        timeout=timeout,
+    )
+    wanted = Wanted(
+        seconds, cases, drawn_seed(seed), size, memory, max_failures, x, None if save is None else Path(save),
+        replay, not no_diagnose,
+    )  # fmt: skip
+    exploration = Exploration(
+        request, wanted, Outputs(report, junit, html), ("conformance.explore", request.source)
+    )
+    try:
+        for _ in exploration.events():
+            pass
+    finally:
+        exploration.write()
+    return exploration.report()
+
+
+def drawn_seed(seed: int | str | None) -> int:
+    """The seed that is given, or a new one.
+
+    Raises:
+        UsageError: it is no whole number from 0 on.
+    """
+    try:
+        found = fresh_seed(seed)
+    except UsageError as error:
+        raise UsageError(str(error).replace("--fresh", "--seed").replace(", or off", "")) from error
+    if found is None:
+        raise UsageError(f"--seed wants a whole number from 0 on, such as {SEEDS - 1}, got off")
+    return found
+
+
+class Exploration:
+    """One exploration: events as they come, and the report of what came so far."""
+
+    def __init__(self, request: Request, wanted: Wanted, outputs: Outputs, command: Iterable[str]) -> None:
+        self.request, self.wanted, self._command = request, wanted, tuple(command)
+        if wanted.save is not None:
+            _folder(wanted.save)
+        self._files = outputs.files()
+        words = [*request.command, *([request.target] if isinstance(request.target, str) else [])]
+        check_apart([file for file, _ in self._files], (("target", path) for path in files_of(words)))
+        self.hello: Hello | None = None
+        self.policy = request.accuracy or "eager"
+        self.tally = Tally()
+        self._rows: list[Row] = []
+        self.saved: list[Path] = []
+
+    def events(self, echo: Callable[[str], None] | None = None) -> Generator[Event, None, None]:
+        """Draws until the budget is spent.
+
+        Raises:
+            UsageError: the target does not start, or claims nothing that is wanted.
+        """
+        asker, hello = start(self.request, echo)
+        self.hello = hello
+        self.policy = self.request.accuracy or hello.accuracy
+        try:
+            claims = self.claims(hello)
+            trials = Trials(asker, hello, self.policy)
+            drawing = self._replayed(trials, claims) if self.wanted.replay else self._drawn(trials, claims)
+            with closing(drawing) as events:
+                for event in events:
+                    yield self._taken(event)
+        except BaseException:
+            asker.kill()
+            raise
+        asker.close()
+
+    def claims(self, hello: Hello) -> Claims:
+        """What is drawn from.
+
+        Raises:
+            UsageError: nothing is left.
+        """
+        selection, source = self.request.selection, self.request.source
+        for dtype in selection.dtypes:
+            if dtype not in hello.dtypes:
+                raise UsageError(
+                    f"{source} does not claim {dtype}; it claims {', '.join(hello.dtypes) or 'no dtype'}"
+                )
+        dtypes = tuple(d for d in DTYPES if d in (selection.dtypes or hello.dtypes))
+        operations = tuple(o for o in hello.operations if selection.operation in (None, o))
+        wanted = frozenset(selection.features)
+        if not operations or not dtypes:
+            raise UsageError(
+                f"{source} claims no {selection.operation or 'operation'}: nothing is left to draw"
+            )
+        if wanted and not wanted & set(hello.features):
+            raise UsageError(f"{source} does not claim {', '.join(sorted(wanted))}: nothing is left to draw")
+        claims = Claims(operations, frozenset(hello.features), dtypes, self.wanted.size, wanted)
+        if not self.wanted.replay and all(draw(claims, self.wanted.seed, n) is None for n in range(64)):
+            raise UsageError(f"no call of what {source} claims has the feature {', '.join(sorted(wanted))}")
+        return claims
+
+    def _drawn(self, trials: Trials, claims: Claims) -> Generator[Event, None, None]:
+        yield from searched(trials, claims, self.wanted.seed, self.wanted.budget, self.tally)
+
+    def _replayed(self, trials: Trials, claims: Claims) -> Generator[Event, None, None]:
+        recipe = read_token(self.wanted.replay or "")
+        if recipe.operation not in claims.operations or recipe.dtype not in claims.dtypes:
+            raise UsageError(
+                f"--replay: {self.request.source} does not claim {recipe.operation} in {recipe.dtype}, as it asks"
+            )
+        self.tally.drawn = 1
+        name = "explore/replayed"
+        tried = trials.ask(recipe, name)
+        if tried.row is None:
+            raise UsageError("--replay: no expected value is derived for the call of this token")
+        self.tally.judged = 1
+        if not tried.failed:
+            yield Judged(tried.row)
+            return
+        found = examine(trials, claims, tried, name)
+        self.tally.found.append(found)
+        yield found
+
+    def _taken(self, event: Event) -> Event:
+        """Keeps the row of an event."""
+        if isinstance(event, Judged):
+            message = (
+                f"the same failure as {event.known}: {event.row.message}"
+                if event.known
+                else event.row.message
+            )
+            self._rows.append(replace(event.row, message=message, got=(), got_left_out=""))
+            return event
+        event.row = self._row_of(event)
+        self._rows.append(event.row)
+        if self.wanted.save is not None:
+            self.saved.append(write_case(self.wanted.save, self._case_of(event)))
+        self._write_report()
+        return event
+
+    def _row_of(self, found: Found) -> Row:
+        smallest = found.reduced if found.fresh else found.drawn
+        assert smallest.row is not None
+        assert smallest.case is not None
+        row = replace(
+            smallest.row, case=found.name, reduced=line(smallest.recipe, smallest.case),
+            fails_if=found.needs.sentence(), replay=found.replay,
+        )  # fmt: skip
+        if not self.wanted.diagnose:
+            return row
+        if smallest.recipe.again:
+            found.diagnosis = [REMEMBERED]
+            return row
+        found.diagnosis, diagnosed = _diagnosis(found, row, self.policy)
+        return diagnosed
+
+    def _case_of(self, found: Found) -> dict[str, Any]:
+        return case_file(
+            found.reduced if found.fresh else found.drawn, found.name, found.needs.sentence(), found.replay,
+            self.request.source, self.policy, self.snippet(found),
+        )  # fmt: skip
+
+    def snippet(self, found: Found) -> str:
+        """A program that shows the failure without the suite."""
+        library = next(iter(self.hello.environment), "numpy") if self.hello else "numpy"
+        return snippet(found.reduced if found.fresh else found.drawn, self.request.source, library)
+
+    @property
+    def started(self) -> bool:
+        """Whether there is something to report."""
+        return self.hello is not None
+
+    def report(self) -> Report:
+        """What came so far."""
+        assert self.hello is not None
+        rows, vectors = within(self._rows), load.load_vectors()
+        requirements = [r.id for r in read_requirements() if not r.withdrawn]
+        return Report(
+            suite_version=SUITE_VERSION,
+            spec_version=vectors.spec_version,
+            vectors_sha256=vectors.sha256,
+            target=TargetInfo(self.hello.name, self.hello.version, self.request.source, self.policy),
+            environment={**library_versions(), **self.hello.environment},
+            command=self._command,
+            status=summary.status(rows, self.hello, whole=False),
+            summary=summary.count(rows),
+            features=summary.features(rows, self.hello, whole=False),
+            profiles=summary.profiles(rows, self.hello, whole=False),
+            untested_requirements=summary.untested(rows, requirements),
+            results=rows,
+            drawing=Drawing(self.wanted.seed, self.tally.drawn, self.tally.judged),
+        )
+
+    def _write_report(self) -> None:
+        for file, make in self._files:
+            if make is report_text:
+                with suppress(UsageError):  # what was found is still told at the end
+                    file.write(make(self.report()))
+
+    def write(self) -> list[str]:
+        """Writes what was found, if there is something, and says where.
+
+        Raises:
+            UsageError: a file cannot be written.
+        """
+        if not self.started:
+            return []
+        report = self.report()
+        for file, make in self._files:
+            file.write(make(report))
+        return [*(str(file) for file, _ in self._files), *map(str, self.saved)]
+
+
+def _diagnosis(found: Found, row: Row, policy: str) -> tuple[list[str], Row]:
+    """Which known mistakes do the same in the smallest call and in those around it."""
+    from conformance.diagnosis.search import diagnose  # which takes long to import
+    from conformance.telling.diagnosis import diagnosed_rows, diagnosis_lines
+
+    tried = (found.reduced if found.fresh else found.drawn, *found.evidence)
+    cases, rows = [], []
+    for number, each in enumerate(tried):
+        if each.case is not None and each.row is not None:
+            name = f"explore/evidence-{number}"
+            cases.append(replace(each.case, id=name))
+            rows.append(replace(each.row, case=name))
+    told = diagnose(rows, cases, policy, seconds=DIAGNOSED)
+    first = next(iter(diagnosed_rows(rows, told)), row)
+    return diagnosis_lines(told), replace(row, diagnosis=first.diagnosis)
+
+
+def _folder(path: Path) -> None:
+    """A folder to write to; made if its parent is there.
+
+    Raises:
+        UsageError: it cannot be used.
+    """
+    try:
+        path.mkdir(exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(13, "no permission to write there")
+    except OSError as error:
+        reason = "it is there, and no folder" if path.exists() and not path.is_dir() else error.strerror
+        raise UsageError(f"--save {str(path)!r} cannot be used: {reason}; give a folder") from error

@@ -1,0 +1,134 @@
+"""What an exploration tells people: a failure in a few lines, the progress, the last line."""
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from conformance.exploring.search import Event, Found, Judged
+from conformance.telling.exploration import Exploration
+from conformance.telling.progress import row_text
+from conformance.telling.report import Report
+from conformance.telling.text import counted, inert, plain, safe, shorten
+
+EVERY = 10.0
+"""Seconds between two lines where there is no terminal."""
+
+
+def found_lines(found: Found, snippet: str = "") -> list[str]:
+    """A distinct failure: what failed, the smallest call, what it takes, the diagnosis, the token."""
+    row = found.row
+    assert row is not None
+    lines = [
+        f"{row.verdict}    {found.name} ({', '.join(row.covers)})",
+        f"        {row.message}",
+        f"reduced: {row.reduced}",
+        f"fails if: {found.needs.sentence()}",
+        *(f"diagnosis: {line}" for line in found.diagnosis),
+    ]
+    if not found.fresh:
+        lines.append(
+            "only after other calls: in a new process the smallest call is right, so this is the drawn one"
+        )
+    lines.append(f"replay: --replay {found.replay}")
+    if snippet:
+        lines += ["without the suite:", *(f"    {line}" for line in snippet.splitlines())]
+    return lines
+
+
+def failure_text(report: Report) -> str:
+    """Every distinct failure of a report, for a test that fails by it."""
+    lines = []
+    for row in report.results:
+        if row.replay:
+            lines += [
+                f"{row.verdict}: {row.message} ({', '.join(row.covers)})",
+                f"  reduced   {row.reduced}",
+                f"  fails if  {row.fails_if}",
+                *(
+                    f"  diagnosis {each.defect} explains {each.explains} of {each.of}"
+                    for each in row.diagnosis
+                ),
+                f"  more      mha-conformance explore {report.target.source} --replay {row.replay}",
+            ]
+    drawing = report.drawing
+    seed = f"  seed      {drawing.seed}, {drawing.judged} calls judged" if drawing else ""
+    return "\n".join(inert(line) for line in [*lines, seed])
+
+
+def last_line(exploration: Exploration) -> str:
+    """How it ended, and how to draw the same calls again."""
+    tally, wanted = exploration.tally, exploration.wanted
+    found = tally.found
+    word = f"{counted(len(found), 'distinct failure')}" if found else "nothing failed"
+    again = sum(each.again for each in found)
+    parts = [f"{word}: {counted(tally.judged, 'call')} judged of {tally.drawn} drawn"]
+    if again:
+        parts.append(f"{again} more fail in the same ways")
+    if tally.unjudged:
+        parts.append(f"{tally.unjudged} without a bound")
+    if tally.unclaimed:
+        parts.append(f"{tally.unclaimed} not claimed")
+    refused = exploration.report().summary.get("unsupported", 0)
+    if refused:
+        parts.append(f"{refused} unsupported")
+    return f"{', '.join(parts)}; --seed {wanted.seed} --size {wanted.size}"
+
+
+class Progress:
+    """A bar on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, console: Console, exploration: Exploration, quiet: bool, verbose: bool) -> None:
+        self._console, self._exploration, self._quiet, self._verbose = console, exploration, quiet, verbose
+        self._told = time.monotonic()
+        self._bar: Bar | None = None
+        if console.is_terminal and not quiet and not verbose:
+            self._bar = Bar(
+                TextColumn("{task.description}", markup=False), BarColumn(),
+                TextColumn("{task.fields[said]}"), TimeElapsedColumn(), console=console, transient=True,
+            )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        wanted = self._exploration.wanted
+        if not self._quiet:
+            what = "replays a token" if wanted.replay else f"draws from seed {wanted.seed}"
+            self._console.print(plain(f"{what}, size {wanted.size}", "dim"), soft_wrap=True)
+        if self._bar is not None:
+            self._bar.start()
+            total = wanted.cases or wanted.seconds
+            self._bar.add_task(safe(shorten(self._exploration.request.source)), total=total, said="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def pause(self) -> None:
+        """Whatever is printed next stands above the bar."""
+        if self._bar is not None:
+            self._bar.refresh()
+
+    def show(self, event: Event) -> None:
+        """Shows one event."""
+        tally = self._exploration.tally
+        said = f"{tally.judged} judged, {counted(len(tally.found), 'failure')}"
+        if self._verbose and isinstance(event, Judged):
+            self._console.print(row_text(event.row, True), soft_wrap=True)
+        if self._bar is not None:
+            wanted = self._exploration.wanted
+            task = self._bar.tasks[0]
+            done = tally.drawn if wanted.cases else task.elapsed or 0.0
+            self._bar.update(task.id, completed=done, said=said)
+        elif not self._quiet and time.monotonic() - self._told > EVERY:
+            self._told = time.monotonic()
+            self._console.print(plain(said, "dim"), soft_wrap=True)
+
+    def echo(self, text: str) -> None:
+        """Shows what a target's process writes to stderr."""
+        for line in text.splitlines():
+            self._console.print(plain(f"  | {line}", "dim"), soft_wrap=True)

@@ -1,0 +1,185 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from conformance.cli import main
+from conformance.telling.report import read_report
+
+PROGRAMS = Path(__file__).parent / "programs.py"
+WRONG, RIGHT = f"{PROGRAMS}:whole_tiles", f"{PROGRAMS}:right"
+FEW = ("--seed", "1", "--cases", "60", "--size", "small", "--no-diagnose")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    assert main(["explore", WRONG, *FEW, "-x", "-q", "--save", str(folder)]) == 1
+    (file,) = folder.glob("*.json")
+    return file
+
+
+def test_nothing_failed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", RIGHT, *FEW]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("nothing failed: ")
+    assert out.endswith("--seed 1 --size small\n")
+    assert "draws from seed 1" in err
+
+
+def test_a_failure_is_told_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = {name: tmp_path / name for name in ("r.json", "r.xml", "r.html")}
+    arguments = [
+        "--report",
+        str(files["r.json"]),
+        "--junit",
+        str(files["r.xml"]),
+        "--html",
+        str(files["r.html"]),
+    ]
+    assert main(["explore", WRONG, *FEW, "-x", "-v", *arguments]) == 1
+    out = capsys.readouterr().out
+    for word in (
+        "reduced: scaled_dot_product_attention(query ",
+        "fails if: ",
+        "replay: --replay x1_",
+        "import numpy as np",
+    ):
+        assert word in out
+    report = read_report(files["r.json"])
+    assert report.drawing is not None
+    assert report.drawing.drawn >= report.drawing.judged > 0
+    (row,) = [row for row in report.results if row.replay]
+    assert row.reduced
+    assert row.fails_if
+    assert row.fails_if in out
+    data = json.loads(files["r.json"].read_text())
+    assert (data["mode"], data["seed"]) == ("explore", 1)
+    assert "whole_tiles" in files["r.html"].read_text()
+    assert 'failures="1"' in files["r.xml"].read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--seconds", "0"], "--seconds must be more than 0"),
+        (["--cases", "0"], "--cases must be 1 or more"),
+        (["--max-failures", "0"], "--max-failures must be 1 or more"),
+        (["--seed", "-1"], "--seed wants a whole number from 0 on"),
+        (["--seed", "off"], "--seed wants a whole number from 0 on"),
+        (["--size", "huge"], "size"),
+        (["--size", "large"], "--size large is not there yet"),
+        (["--memory", "2"], "--memory goes with --size large"),
+        (["--replay", "x1_nonsense"], "--replay wants a token"),
+        (["--dtype", "float128"], "dtype"),
+        (["--feature", "softcap"], "does not claim softcap"),
+        (["--op", "multi_head_attention"], "multi_head_attention"),
+        (["--save", "/nowhere/at/all"], "--save '/nowhere/at/all' cannot be used"),
+    ],
+)
+def test_a_wrong_call_is_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explore", WRONG, *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert said in err.splitlines()[-1]
+
+
+def test_nothing_executed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "refuses.py"
+    file.write_text("def attention(query, key, value):\n    raise NotImplementedError\n")
+    assert main(["explore", f"{file}:attention", *FEW]) == 2
+    assert "nothing was executed" in capsys.readouterr().err
+
+
+def test_a_replay(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = json.loads(saved.read_text())["replay"]
+    assert main(["explore", WRONG, "--replay", token, "--no-diagnose"]) == 1
+    assert f"--replay {token}" in capsys.readouterr().out
+    assert main(["explore", RIGHT, "--replay", token, "--no-diagnose"]) == 0
+
+
+def test_a_saved_case_is_run(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", WRONG, "--case", str(saved), "--no-diagnose"]) == 1
+    assert "1 fail" in capsys.readouterr().out
+    assert main(["run", RIGHT, "--case", str(saved), "--no-diagnose"]) == 0
+    out = capsys.readouterr().out
+    assert "incomplete: 4 pass" in out, "one case is no conformance"
+
+
+def test_a_saved_case_is_shown_and_diagnosed(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(saved)]) == 0
+    assert "expected output" in capsys.readouterr().out
+    assert main(["show", str(saved), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["expected"]["output"]["values"]
+    assert main(["diagnose", WRONG, "--case", str(saved)]) == 1
+    assert "known mistakes would do the same" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda data: "{", "is not JSON"),
+        (lambda data: {**data, "case_version": 2}, "is not a case of version 1"),
+        (lambda data: {**data, "more": 1}, "is not a case of version 1"),
+        (lambda data: {**data, "inputs": {}}, "is not a case of version 1"),
+        (lambda data: {**data, "options": {"window": [0, 0], "scale": "x"}}, "holds a wrong call"),
+    ],
+)
+def test_a_damaged_case_is_refused_in_a_line(change, said, saved, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]
+    changed = change(json.loads(saved.read_text()))
+    file = tmp_path / "case.json"
+    file.write_text(changed if isinstance(changed, str) else json.dumps(changed))
+    assert main(["run", RIGHT, "--case", str(file)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_case_given_twice(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", RIGHT, "--case", str(saved), "--case", str(saved)]) == 2
+    assert "give each once" in capsys.readouterr().err
+
+
+def test_a_case_that_follows_another_is_run_after_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = f"{PROGRAMS}:fingerprint"
+    assert (
+        main(
+            [
+                "explore",
+                wrong,
+                "--seed",
+                "1",
+                "--cases",
+                "100",
+                "--no-diagnose",
+                "-x",
+                "-q",
+                "--save",
+                str(tmp_path),
+            ]
+        )
+        == 1
+    )
+    (file,) = tmp_path.glob("*.json")
+    capsys.readouterr()
+    assert main(["run", wrong, "--case", str(file), "--no-diagnose"]) == 1
+    assert "1 pass, 1 fail" in capsys.readouterr().out
+
+
+def test_an_interrupt_keeps_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from conformance.telling import exploration
+
+    report = tmp_path / "r.json"
+    searched = exploration.searched
+
+    def interrupted(*given):  # type: ignore[no-untyped-def]
+        for number, event in enumerate(searched(*given)):
+            if number == 5:
+                raise KeyboardInterrupt
+            yield event
+
+    monkeypatch.setattr(exploration, "searched", interrupted)
+    assert main(["explore", RIGHT, *FEW, "--report", str(report)]) == 130
+    assert len(read_report(report).results) == 5

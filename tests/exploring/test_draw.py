@@ -1,0 +1,148 @@
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformance.dtypes import cast
+from conformance.errors import UsageError
+from conformance.exploring.arrays import arrays, changed, options
+from conformance.exploring.counter import Dice, grid, key
+from conformance.exploring.draw import OPTIONS, PATHS, Claims, draw, needs
+from conformance.exploring.numbers import numbers
+from conformance.exploring.recipe import LONGEST, Recipe, read_token, token
+from conformance.exploring.smaller import given
+from conformance.exploring.trial import certify_recipe
+from conformance.names import DTYPES, FEATURES, OPERATIONS, SDPA, SDPA_VJP
+
+ALL = Claims(OPERATIONS, frozenset(FEATURES) - {"validation"}, DTYPES, "small")
+
+
+def digest(claims: Claims, seed: int, count: int) -> str:
+    found = hashlib.sha256()
+    for number in range(count):
+        recipe = draw(claims, seed, number)
+        assert recipe is not None
+        found.update(token(recipe).encode())
+        for name, array in sorted(arrays(recipe).items()):
+            found.update(name.encode() + np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def test_case_k_of_seed_n_never_changes() -> None:
+    assert digest(ALL, 7, 60) == "537a877e21be1974248e5c505a86a5f91f9a4152d7860c1c293f607e8f319710"
+    assert digest(replace(ALL, size="kernel"), 7, 20) == "8689321f9361e008e9060d98b1eebb690f1ce09aa89d124df8f1aece972f000b"
+
+
+def test_any_case_alone_is_the_same_as_in_order() -> None:
+    alone = draw(ALL, 3, 41)
+    assert [draw(ALL, 3, n) for n in range(42)][41] == alone
+    assert draw(ALL, 4, 41) != alone
+
+
+def test_a_token_is_the_call() -> None:
+    for number in range(400):
+        recipe = draw(ALL, 11, number)
+        assert recipe is not None
+        word = token(recipe)
+        assert len(word) < LONGEST
+        assert read_token(word) == recipe
+
+
+@pytest.mark.parametrize(
+    "word", ["", "x1", "x1_oa_t32_k5", "x1_oa_t32_k5_0000", "x9_oa_0000", "--", "x1_" + "k" * 500]
+)
+def test_no_token_is_refused_in_a_line(word: str) -> None:
+    with pytest.raises(UsageError, match="--replay wants a token as `explore` prints it"):
+        read_token(word)
+
+
+def test_a_changed_token_is_refused() -> None:
+    word = token(Recipe(SDPA, "float32", kv_len=17))
+    with pytest.raises(UsageError, match="copy all of it"):
+        read_token(word.replace("k17", "k18"))
+
+
+def test_numbers_are_exact_in_their_dtype() -> None:
+    for number in range(150):
+        recipe = draw(ALL, 5, number)
+        assert recipe is not None
+        for array in arrays(recipe).values():
+            if array.dtype.kind == "f":
+                held = cast(array, recipe.dtype).astype(np.float64)
+                assert np.array_equal(held, array, equal_nan=True), token(recipe)
+
+
+def test_what_is_not_claimed_is_not_drawn() -> None:
+    claims = Claims((SDPA,), frozenset({"mask"}), ("float32",), "small")
+    for number in range(200):
+        recipe = draw(claims, 1, number)
+        assert recipe is None or (needs(recipe) <= {"mask"} and recipe.operation == SDPA)
+
+
+def test_a_wanted_feature_is_in_every_case() -> None:
+    claims = replace(ALL, wanted=frozenset({"window"}))
+    drawn = [draw(claims, 1, number) for number in range(100)]
+    assert any(drawn)
+    assert all(recipe is None or recipe.window is not None for recipe in drawn)
+
+
+def test_every_pair_of_options_meets_on_every_path() -> None:
+    claims = replace(ALL, operations=(SDPA,))
+    pairs = 1 + len(OPTIONS) + len(OPTIONS) * (len(OPTIONS) - 1) // 2
+    met = set()
+    for number in range(pairs * len(PATHS)):
+        recipe = draw(claims, 2, number)
+        assert recipe is not None
+        on = set(given(recipe)) & {
+            "mask",
+            "attn_bias",
+            "is_causal",
+            "window",
+            "kv_lengths",
+            "softcap",
+            "sinks",
+        }
+        path = "one" if recipe.q_len == 1 else "square" if recipe.q_len == recipe.kv_len else "other"
+        met |= {(one, two, path) for one in on for two in on if one < two}
+    assert len(met) == 21 * 3
+
+
+def test_what_a_case_is_said_to_need_is_what_the_suite_says() -> None:
+    judged = 0
+    for number in range(60):
+        recipe = draw(ALL, 9, number)
+        assert recipe is not None
+        certified = certify_recipe(recipe, "explore/needs") if recipe.work < 2**14 else None
+        if certified is not None:
+            judged += 1
+            assert set(certified.case.features) == needs(recipe) - {"strict_masking"}, token(recipe)
+    assert judged > 20
+
+
+def test_a_smaller_array_has_the_numbers_of_its_places() -> None:
+    whole = numbers("n0", (3, 5, 4), "float32", "query", 8)
+    assert np.array_equal(numbers("n0", (2, 3, 2), "float32", "query", 8), whole[:2, :3, :2])
+
+
+def test_words_are_those_of_every_machine() -> None:
+    assert key("case", 7, 3) == 6249697927901459601
+    assert [int(x) for x in grid(5, (2,))] == [4517933670823692284, 12773366489153039575]
+    assert Dice("x").order(range(5)) == [3, 4, 1, 0, 2]
+
+
+def test_one_number_in_the_middle_is_changed() -> None:
+    recipe = Recipe(SDPA, "float32", kv_len=3, again="value")
+    inputs = arrays(recipe)
+    before = changed(recipe, inputs)
+    assert int((before["value"] != inputs["value"]).sum()) == 1
+    assert before["value"][0, 0, 1, 0] != inputs["value"][0, 0, 1, 0]
+    assert np.array_equal(before["key"], inputs["key"])
+
+
+def test_what_must_not_be_read_is_no_number() -> None:
+    recipe = Recipe(SDPA, "float32", (2,), kv_len=4, lengths=(1, 4), poison="n")
+    assert np.isnan(arrays(recipe)["key"][..., 0]).tolist() == [[[False, True, True, True]], [[False] * 4]]
+    hidden = Recipe(SDPA_VJP, "float32", q_len=2, kv_len=3, causal=True, offset=0, poison="s")
+    assert np.isnan(arrays(hidden)["value"][..., 0]).tolist() == [[[False, False, True]]]
+    assert options(hidden) == {"is_causal": True, "q_offset": 0}
