@@ -30,7 +30,6 @@ class Hole:
 def holes(links: Links) -> Iterator[Hole]:
     """Every hole; none in a repository that is in order."""
     yield from statements(links.requirements)
-    yield from _short_names(links)
     yield from _claims(links)
     yield from _coverage(links)
     yield from _names(links)
@@ -84,12 +83,13 @@ def statements(requirements: Iterable[Requirement]) -> Iterator[Hole]:
             yield Hole(place(r), f"{r.id} is untested and does not say why")
         if not r.rationale:
             yield Hole(place(r), f"{r.id} has no rationale")
+    yield from _short_names(requirements)
 
 
-def _short_names(links: Links) -> Iterator[Hole]:
+def _short_names(requirements: Iterable[Requirement]) -> Iterator[Hole]:
     """Short names that two requirements of a chapter have."""
     first: dict[tuple[str, str], Requirement] = {}
-    for r in links.requirements:
+    for r in requirements:
         other = first.setdefault((r.file, r.name.casefold()), r)
         if r.name and other.id != r.id:
             yield Hole(place(r), f"{r.id} has the short name of {other.id}, {r.name!r}; each needs its own")
