@@ -1,11 +1,16 @@
 """Everything that can be checked, as nox sessions; CI runs these and nothing else.
 
 `nox -s conformance` runs the matrix, `nox -s tests` the project's own tests, `nox -l` lists the rest.
+Where CI is set some sessions take a part of their work, by the number of the commit; where WEEKLY is set too, or
+where CI is not set, they take all of it: spec/ci.md.
 """
 
+import hashlib
 import itertools
+import logging
 import os
-import shutil
+import platform
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,8 +19,11 @@ import nox
 import nox.virtualenv
 
 CI = "CI" in os.environ
-STARTED = time.time()
+SHORT = CI and "WEEKLY" not in os.environ
+"""Whether a part of the work will do."""
 REPORTS = Path("reports")
+RUN_REPORTS: list[str] = []
+"""Those that this call of nox has written."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 PROJECT = nox.project.load_toml("pyproject.toml")
 
@@ -29,11 +37,11 @@ BACKENDS = {
     "jax": (["jax>=0.10"], ["jax", "jax-jit"]),
 }
 """Session -> what it installs beside the project, and the targets that it runs."""
-SHORTENED = {
-    "jax": ["--dtype", "float32"],
-    "jax-jit": ["--dtype", "float64", "--dtype", "bfloat16"],
-}
-"""Target -> arguments where CI is set: each row compiles anew there, so each dtype is asked once at most."""
+DTYPES = ("float64", "float32", "float16", "bfloat16")
+SHARDS = 4
+"""Parts of the matrix of eager JAX: every row compiles anew there."""
+VECTOR_SHARES = 8
+"""Parts of the cases that no change has touched."""
 
 LIBRARIES = ["onnx==1.23.2", "onnxruntime==1.32.0", "keras==3.15.1", "jax==0.10.2"]
 """What backends/known was written for: another release deviates elsewhere, and is a run of its own."""
@@ -46,18 +54,21 @@ THIRD_PARTY = {
     "onnxruntime-contrib": [],
     "keras": [],
     # One compilation a shape: left out are gradients and float64, which backends/known has too, and 16 bits.
-    "jax-nn": ["--dtype", "float32", "--op", "scaled_dot_product_attention", "-j", "2"],
+    "jax-nn": ["--dtype", "float32", "--op", "scaled_dot_product_attention"],
 }
 """Target -> arguments of its run."""
+
+EVERYTHING = [*TORCH, *(LIBRARIES if TORCH else BACKENDS["jax"][0]), *BACKENDS["array-api-strict"][0]]
+"""What the one environment of .ci/run holds beside the project and its dependency groups."""
 
 OTHERS = ["dask>=2025.1", "mlx[cpu]>=0.30", "ndonnx>=0.17", "onnxruntime>=1.32", "array-api-strict>=2.2"]
 """Libraries of the Array API beside those of the matrix; ndonnx makes graphs, which onnxruntime runs."""
 
 nox.needs_version = ">=2024.10"
-nox.options.default_venv_backend = "venv"
+nox.options.default_venv_backend = os.environ.get("NOX_DEFAULT_VENV_BACKEND", "venv")
 nox.options.reuse_existing_virtualenvs = not CI
 nox.options.sessions = ["lint", "types", "conformance", "tests"]
-
+logging.getLogger("nox").addFilter(lambda record: "uv binary not found" not in record.getMessage())
 
 CPU_ONLY = ("numpy", "array-api-strict")
 GPU = ["torch>=2.11", "jax[cuda13]>=0.11"]
@@ -67,16 +78,56 @@ COMMAND = ("python", "-m", "conformance")
 
 
 def install(session: nox.Session, *requirements: str) -> None:
-    """Installs into the session's environment; into that of the machine, under --no-venv, nothing."""
+    """Installs into the session's environment; into one that is there already, under --no-venv, nothing."""
     if isinstance(session.virtualenv, nox.virtualenv.PassthroughEnv):
         session.log(f"with --no-venv nothing is installed; it needs {' '.join(requirements)}")
     else:
-        session.install(*requirements)
+        session.install(*requirements, *constraints())
+
+
+def constraints() -> list[str]:
+    """Where CI is set the versions are those of a file; weekly, and elsewhere, the newest that fit."""
+    pinned = SHORT and sys.version_info[:2] == (3, 11)
+    return ["--constraint", ".ci/constraints.txt"] if pinned else []
 
 
 def group(name: str) -> list[str]:
     """The requirements of a dependency group."""
     return list(nox.project.dependency_groups(PROJECT, name))
+
+
+def turn() -> int:
+    """The number of commits up to this one: what is taken in turns is taken by it."""
+    count = ["git", "rev-list", "--count", "HEAD"]
+    return int(subprocess.run(count, capture_output=True, text=True, check=True).stdout)
+
+
+def kept_compilations() -> dict[str, str]:
+    """Environment variables by which JAX keeps what it has compiled in .nox/jax-cache, for each processor apart.
+
+    Only sessions set them: a run of the command compiles anew, unless its user sets them too.
+    """
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text("utf-8").splitlines() if information.exists() else []
+    machine = {line for line in lines if line.startswith(("model name", "flags", "Features"))}
+    words = [platform.machine(), platform.processor(), *sorted(machine)]
+    name = hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(Path(".nox/jax-cache", name).resolve()),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+
+
+@nox.session
+def environment(session: nox.Session) -> None:
+    """Installs what all of .ci/run needs into the Python that runs nox, by one call of pip: `nox --no-venv`."""
+    if not isinstance(session.virtualenv, nox.virtualenv.PassthroughEnv):
+        session.error(
+            "`nox --no-venv -s environment` fills the environment that nox runs in; others fill theirs"
+        )
+    groups = [word for name in ("test", "browser", "lint", "types", "build") for word in group(name)]
+    words = ["--quiet", "--editable", ".", *EVERYTHING, *groups, *constraints()]
+    session.run("python", "-m", "pip", "install", *words)
 
 
 @nox.session
@@ -95,12 +146,19 @@ def conformance(session: nox.Session, backend: str) -> None:
     start = time.monotonic()
     for target in targets:
         report = REPORTS / f"{target}.json"
-        jobs = ["-j", "2"] if backend == "jax" else []  # compiles every operation anew for every shape
-        arguments = [*jobs, *(SHORTENED.get(target, []) if CI else []), *session.posargs]
-        session.run(*COMMAND, "run", target, "--report", str(report), *arguments)
+        arguments = [*(part_of(target) if SHORT else []), *session.posargs]
+        session.run(*COMMAND, "run", target, "--report", str(report), *arguments, env=kept_compilations())
+        RUN_REPORTS.append(str(report))
     session.log(f"{' and '.join(targets)} took {time.monotonic() - start:.0f} s")
-    fresh = sorted(str(path) for path in REPORTS.glob("*.json") if path.stat().st_mtime >= STARTED)
-    session.run(*COMMAND, "report", *fresh)
+    session.run(*COMMAND, "report", *sorted(RUN_REPORTS))
+
+
+def part_of(target: str) -> list[str]:
+    """The arguments by which JAX, which compiles every row anew, is asked a part of the matrix, in turns."""
+    if target == "jax":
+        shard, dtype = turn() % SHARDS + 1, DTYPES[turn() // SHARDS % len(DTYPES)]
+        return ["--shard", f"{shard}/{SHARDS}", "--dtype", dtype]
+    return ["--dtype", DTYPES[turn() % len(DTYPES)]] if target == "jax-jit" else []
 
 
 @nox.session
@@ -114,15 +172,40 @@ def gpu(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The project's own tests, with every framework. Extra arguments go to pytest."""
     frameworks = [requirement for requirements, _ in BACKENDS.values() for requirement in requirements]
-    session.install("-e", ".", *frameworks, *group("test"), *group("browser"))  # trace reads it
-    session.run("pytest", *(session.posargs or ["-n", "2"]), env=ONE_THREAD)
+    install(session, "-e", ".", *frameworks, *group("test"), *group("browser"))  # trace reads it
+    words = session.posargs or ["-n", "2", "--dist", "worksteal"]
+    session.run("pytest", *words, env={**ONE_THREAD, **kept_compilations()})
+
+
+@nox.session
+def quick(session: nox.Session) -> None:
+    """Before a commit, two minutes: lint, types, the matrix on NumPy, the tests without framework and process."""
+    install(session, "-e", ".", *group("lint"), *group("types"), *group("test"))
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("typos")
+    session.run("mypy")
+    session.run(*COMMAND, "run", "numpy", "-q")
+    words = session.posargs or ["-q", "-n", "2", "--dist", "worksteal"]
+    session.run("pytest", "-m", "not process and not session", *words, env=ONE_THREAD)
+
+
+@nox.session
+def readme(session: nox.Session) -> None:
+    """Runs the commands that README and the tour show, and writes the counts that they print into the pages."""
+    install(session, "-e", ".", *TORCH, *group("test"))
+    pages = ["tests/test_readme.py", "tests/test_tour.py"]
+    session.run("pytest", "-q", "-p", "no:xdist", *pages, env={**ONE_THREAD, "WRITE_FIGURES": "1"})
 
 
 @nox.session
 def wheel(session: nox.Session) -> None:
-    """Builds what would be published, twice, checks it, and uses it in a new environment away from here."""
-    session.install(*group("build"))
-    session.run("python", "tests/wheel/check.py")
+    """Builds what would be published, twice, checks it, and uses it in a new environment away from here.
+
+    `nox -s wheel -- dist` keeps it in that folder; the release does so.
+    """
+    install(session, *group("build"))
+    session.run("python", "tests/wheel/check.py", *session.posargs)
 
 
 @nox.session
@@ -131,7 +214,7 @@ def third_party(session: nox.Session) -> None:
     if not TORCH:
         message = "torch is tested on Python 3.11, where a small CPU file of the pinned release exists"
         session.error(message) if CI else session.skip(message)
-    session.install("-e", ".", *TORCH, *LIBRARIES, *group("test"))
+    install(session, "-e", ".", *TORCH, *LIBRARIES, *group("test"))
     REPORTS.mkdir(exist_ok=True)
     reports = []
     for target, arguments in THIRD_PARTY.items():
@@ -149,16 +232,24 @@ def third_party(session: nox.Session) -> None:
             "--fresh",
             "off",  # a variant of a row that happens to pass may meet a known deviation
             *arguments,
-            env=ONE_THREAD,
+            env={**ONE_THREAD, **kept_compilations()},
         )
     session.run("pytest", "tests/third_party", "tests/backends/test_third_party.py", "-q", env=ONE_THREAD)
     session.run("python", "tests/third_party/table.py", *reports)
 
 
 @nox.session
+def lowest(session: nox.Session) -> None:
+    """The matrix on NumPy and the tests with the oldest release of every dependency that pyproject.toml admits."""
+    session.install("-e", ".", *group("test"), "--constraint", ".ci/lowest.txt")
+    session.run(*COMMAND, "run", "numpy", "-q")
+    session.run("pytest", "-n", "2", "--dist", "worksteal", *session.posargs, env=ONE_THREAD)
+
+
+@nox.session
 def others(session: nox.Session) -> None:
     """Array libraries that the core was not written for: dask, MLX, ndonnx; memory; the programs of spec/scale.md."""
-    session.install("-e", ".", *OTHERS, *group("test"))
+    install(session, "-e", ".", *OTHERS, *group("test"))
     session.run("pytest", "tests/others", "tests/scale/test_page.py", "-q", *session.posargs, env=ONE_THREAD)
     REPORTS.mkdir(exist_ok=True)
     session.run("mha-conformance", "run", "mlx", "-q", "--report", str(REPORTS / "mlx.json"), env=ONE_THREAD)
@@ -167,39 +258,47 @@ def others(session: nox.Session) -> None:
 @nox.session
 def onnx_comparison(session: nox.Session) -> None:
     """The bank's defects under the official ONNX cases and under this suite, by four tolerances."""
-    session.install("-e", ".", *TORCH, *LIBRARIES, *group("oracle"))
+    install(session, "-e", ".", *TORCH, *LIBRARIES, *group("oracle"))
     arguments = session.posargs or ["-j", "2"]
     session.run("python", "tests/third_party/onnx_comparison.py", *arguments, env=ONE_THREAD)
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """The linter and the formatter; `nox -s lint -- fix` mends what can be mended."""
-    session.install(*group("lint"))
+    """The linter, the formatter and the spelling; `nox -s lint -- fix` mends what can be mended."""
+    install(session, *group("lint"))
     fix = "fix" in session.posargs
     session.run("ruff", "check", *(["--fix"] if fix else []), ".")
     session.run("ruff", "format", *([] if fix else ["--check"]), ".")
+    session.run("typos", *(["--write-changes"] if fix else []))
 
 
 @nox.session
 def types(session: nox.Session) -> None:
     """The type checker, strict."""
-    session.install(".", *group("types"), *group("oracle"), *group("test"))
+    install(session, ".", *group("types"), *group("oracle"), *group("test"))
     session.run("mypy")
 
 
 @nox.session
 def vectors(session: nox.Session) -> None:
-    """Regenerates the golden vectors and finds no difference; `nox -s vectors -- write` writes them anew."""
-    session.install("-e", ".", *group("oracle"))
-    check = [] if "write" in session.posargs else ["--check"]
-    session.run("python", "-m", "conformance.vectors.generate", *check, env=ONE_THREAD)
+    """Regenerates the golden vectors and finds no difference; `nox -s vectors -- write` writes them anew.
+
+    Names of chapters and cases choose: `nox -s vectors -- write mask/empty-row-is-zero`. Where CI is set, the cases
+    whose declarations changed and one of eight parts of the rest, in turns.
+    """
+    install(session, "-e", ".", *group("oracle"))
+    names = [word for word in session.posargs if word != "write"]
+    words = names if "write" in session.posargs else ["--check", *names]
+    if SHORT and not session.posargs:
+        words += ["--changed", "--share", f"{turn() % VECTOR_SHARES + 1}/{VECTOR_SHARES}", "-j", "1"]
+    session.run("python", "-m", "conformance.vectors.generate", *words, env=ONE_THREAD)
 
 
 @nox.session
 def verify(session: nox.Session) -> None:
     """Proves every golden value anew in three ways, and counts the elements. Extra arguments go to the command."""
-    session.install("-e", ".", *group("oracle"))
+    install(session, "-e", ".", *group("oracle"))
     session.run("mha-conformance", "vectors", "verify", *session.posargs, env=ONE_THREAD)
 
 
@@ -211,32 +310,28 @@ def soundness(session: nox.Session) -> None:
     the bank says nothing can show.
     """
     frameworks = [requirement for requirements, _ in BACKENDS.values() for requirement in requirements]
-    session.install("-e", ".", *frameworks, *group("oracle"))
-    session.run("python", "-m", "conformance.soundness", *session.posargs, env=ONE_THREAD)
+    install(session, "-e", ".", *frameworks, *group("oracle"))
+    words = session.posargs or (["--quick"] if SHORT else [])
+    session.run("python", "-m", "conformance.soundness", *words, env={**ONE_THREAD, **kept_compilations()})
 
 
 @nox.session
 def diagnosis(session: nox.Session) -> None:
     """Counts how often the right mistake is named first; `nox -s diagnosis -- --each 1` takes the whole bank."""
-    session.install("-e", ".")
+    install(session, "-e", ".")
     session.run("python", "tests/diagnosis/measure.py", *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
 def defects(session: nox.Session) -> None:
-    """Plants every defect of the bank and prints the kill matrix; `nox -s defects -- write` stores who is caught."""
-    session.install("-e", ".")
-    write = "write" in session.posargs
-    words = [word for word in session.posargs if word != "write"]
-    if not write:
-        session.run("python", "-m", "conformance.defects", *words, env=ONE_THREAD)
-        return
-    fresh = Path(session.create_tmp()) / "kills.json"
-    with fresh.open("w", encoding="utf-8") as file:
-        session.run("python", "-m", "conformance.defects", "--json", env=ONE_THREAD, stdout=file)
-    shutil.copy(
-        fresh, "conformance/defects/kills.json"
-    )  # only what is whole, and after no defect has escaped
+    """Plants every defect of the bank and prints the kill matrix; `nox -s defects -- write` stores who is caught.
+
+    Where CI is set, what is stored is confirmed, and the search is made where bank, judge or vectors have changed.
+    """
+    install(session, "-e", ".")
+    words = ["--write" if word == "write" else word for word in session.posargs]
+    words = words or (["--recorded", "--search-if-stale"] if SHORT else [])
+    session.run("python", "-m", "conformance.defects", *words, env=ONE_THREAD)
 
 
 @nox.session
@@ -245,7 +340,7 @@ def hardening(session: nox.Session) -> None:
 
     The environment variable HARDENING is the depth: how many times as many examples as in `tests`.
     """
-    session.install("-e", ".", *group("test"))
+    install(session, "-e", ".", *group("test"))
     deep = {**ONE_THREAD, "HARDENING": os.environ.get("HARDENING", "10")}
     words = ["-q", "--durations", "10"]
     session.run("pytest", "tests/hardening", *words, *session.posargs, env=deep)
@@ -259,7 +354,7 @@ def mutation(session: nox.Session) -> None:
 
     Every third is tried, in each function the first, fourth, seventh and so on; `-- "*"` tries all.
     """
-    session.install("-e", ".", *group("test"), "array-api-strict>=2.2", "mutmut==3.8.1")
+    install(session, "-e", ".", *group("test"), "array-api-strict>=2.2", "mutmut==3.8.1")
     words = session.posargs or ["*[147]"]
     # Without its compiled modules each worker would take a second longer to start.
     session.run(
@@ -314,7 +409,7 @@ def bench(session: nox.Session) -> None:
     unknown = set(session.posargs) - set(BENCHES)
     if unknown:
         session.error(f"no bench named {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
-    session.install(".", *TORCH, *LIBRARIES)
+    install(session, ".", *TORCH, *LIBRARIES)
     folder = REPORTS / "bench"
     folder.mkdir(parents=True, exist_ok=True)
     for name in session.posargs or BENCHES:

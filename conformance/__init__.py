@@ -1,20 +1,39 @@
 """The conformance suite: golden vectors, a runner for targets of any language, a judge, and reports."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from conformance.version import SUITE_VERSION
 
+<<<<<<< HEAD
 if TYPE_CHECKING:  # a worker imports this package on every start, and needs neither
     from conformance.telling.exploration import explore
     from conformance.telling.report import Report
     from conformance.telling.run import run
 
 __all__ = ["Report", "__version__", "explore", "run"]
+=======
+if TYPE_CHECKING:  # a worker imports this package on every start, and needs none of it
+    from conformance.oracle.asserting import Expected, assert_conforms, expected
+    from conformance.telling.report import Report
+    from conformance.telling.run import run
+
+__all__ = ["Expected", "Report", "__version__", "assert_conforms", "expected", "run"]
+>>>>>>> e-oracle
 
 __version__ = SUITE_VERSION
 
+_PLACES = {
+    "Expected": "conformance.oracle.asserting",
+    "Report": "conformance.telling.report",
+    "assert_conforms": "conformance.oracle.asserting",
+    "expected": "conformance.oracle.asserting",
+    "run": "conformance.telling.run",
+}
+
 
 def __getattr__(name: str) -> Any:
+<<<<<<< HEAD
     if name == "explore":
         from conformance.telling.exploration import explore
 
@@ -23,4 +42,12 @@ def __getattr__(name: str) -> Any:
         from conformance.telling import report, run
 
         return report.Report if name == "Report" else run.run
+=======
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
+>>>>>>> e-oracle
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

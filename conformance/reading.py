@@ -1,8 +1,12 @@
 """Files, JSON and schemas from elsewhere: of bounded size, with one meaning, checked in bounded time."""
 
+import codecs
+import errno
 import json
 import math
+import os
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,28 +23,77 @@ class TooLargeError(ValueError):
     """A file that is larger than anything of its kind."""
 
 
+MARKS = {
+    codecs.BOM_UTF8: "UTF-8",
+    codecs.BOM_UTF32_LE: "UTF-32",  # which begins as UTF-16 does
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+"""The byte order marks."""
+KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
+
+
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
-    """The bytes of a file, be it a pipe or a device that never ends.
+    """The bytes of a regular file; a pipe that nobody writes to is not waited for.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read, or is no regular file.
         TooLargeError: it has more bytes than `most`.
     """
-    with path.open("rb") as file:
+    _check_regular(path, path.stat().st_mode)  # a device is not even opened
+    with open(path, "rb", opener=_at_once) as file:
+        _check_regular(path, os.fstat(file.fileno()).st_mode)
         raw = file.read(most + 1)
     if len(raw) > most:
         raise TooLargeError(f"it has more than {most} bytes")
     return raw
 
 
-def strict_json(raw: bytes | str) -> Any:
-    """The value of JSON that every reader takes alike: no name twice, no NaN, no number beyond a float's range.
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _check_regular(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kind = KINDS.get(stat.S_IFMT(mode), "something else")
+        raise OSError(errno.EINVAL, f"it is {kind}; give a regular file", str(path))
+
+
+def utf8(raw: bytes) -> str:
+    """The text of bytes in UTF-8 without a byte order mark, which is the one encoding that is read.
+
+    Raises:
+        ValueError: they are something else.
+    """
+    for mark, name in MARKS.items():
+        if raw.startswith(mark):
+            raise ValueError(f"it starts with the byte order mark of {name}; write UTF-8 without one")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"byte {error.start} is not UTF-8 ({error.reason}); write UTF-8 without a byte order mark"
+        ) from error
+    if text.startswith("\0") or text[1:2] == "\0":
+        raise ValueError("it looks like UTF-16 or UTF-32; write UTF-8 without a byte order mark")
+    return text
+
+
+def strict_json(raw: bytes) -> Any:
+    """The value of JSON that every reader takes alike: UTF-8, no name twice, no NaN, no number beyond a float's range.
 
     Raises:
         ValueError: it is not such JSON, or nested too deep.
     """
     try:
-        return json.loads(raw, object_pairs_hook=_object, parse_constant=_constant, parse_float=_float)
+        return json.loads(utf8(raw), object_pairs_hook=_object, parse_constant=_constant, parse_float=_float)
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
 

@@ -5,7 +5,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from conformance.errors import UsageError
+
 PACKAGE = Path(__file__).resolve().parent
+GONE = "the current folder is no longer there: change to one that is"
 
 
 def spec_directory() -> Path:
@@ -35,3 +38,15 @@ def schema(name: str) -> dict[str, Any]:
     """A JSON schema of spec/schema by its bare name: `report`, `protocol`, ..."""
     loaded: dict[str, Any] = json.loads((spec_directory() / "schema" / f"{name}.json").read_text("utf-8"))
     return loaded
+
+
+def current_folder() -> Path:
+    """The folder that the process is in.
+
+    Raises:
+        UsageError: it has been removed.
+    """
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise UsageError(GONE) from error

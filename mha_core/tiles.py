@@ -63,9 +63,9 @@ def _added(xp: Any, part: Part, band: Band, rows: slice, columns: slice) -> Arra
     bias = None if options.attn_bias is None else cast_bias(xp, cut(options.attn_bias, rows, columns), dtype)
     if visible is None:
         return bias
-    return xp.where(
-        visible, xp.zeros((), dtype=dtype, **beside(part.query)) if bias is None else bias, -math.inf
-    )
+    if bias is None:  # not of rank 0, which in NumPy 1 has no more say in the dtype than a number
+        bias = xp.zeros((1, 1), dtype=dtype, **beside(part.query))
+    return xp.where(visible, bias, -math.inf)
 
 
 def attend_tiles(

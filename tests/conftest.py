@@ -1,11 +1,14 @@
 """What several test files share: small cases with their goldens, and vectors made of them."""
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from definition import scaled_dot_product_attention
 from hypothesis import settings
 
 from conformance.cli import main
@@ -15,6 +18,35 @@ from conformance.vectors.load import Vectors
 
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault of the code
 settings.load_profile("suite")
+
+
+TESTS = Path(__file__).parent
+sys.path.append(str(TESTS))  # the modules beside the tests
+PROCESSES = (
+    "benching/test_benching.py", "diagnosis/test_command.py", "gpu", "hardening/test_files.py",
+    "hardening/test_floods.py", "others", "plugin", "running/test_garbage.py", "running/test_isolated_alone.py",
+    "running/test_pool.py", "running/test_process.py", "running/test_programs.py", "running/test_session.py", "scale",
+    "telling/page/test_browser.py", "telling/page/test_size.py", "telling/test_join.py", "telling/test_trace.py",
+    "test_cli.py", "test_cli_runs.py", "test_init.py", "test_readme.py", "test_tour.py", "test_workflow.py",
+    "vectors/test_export.py", "wheel",
+)  # fmt: skip
+"""Files and folders of tests that start processes, or are of the weight of those: `nox -s quick` leaves them out."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks what starts processes."""
+    if item.path.is_relative_to(TESTS) and item.path.relative_to(TESTS).as_posix().startswith(PROCESSES):
+        item.add_marker("process")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what a session does that has run already: .ci/run does nothing twice."""
+    run = os.environ.get("SESSIONS_RUN", "").split()
+    twice = [item for item in items if any(mark.args[0] in run for mark in item.iter_markers("session"))]
+    if twice:
+        config.hook.pytest_deselected(items=twice)
+        items[:] = [item for item in items if item not in set(twice)]
+
 
 UNIT = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-2, "bfloat16": 1e-1}
 
@@ -43,18 +75,6 @@ def golden_of(
     )
 
 
-def attend(
-    query: Array, key: Array, value: Array, *, scale: float | None = None, is_causal: bool = False
-) -> Array:
-    """Plain attention in float64, of equal lengths and heads."""
-    query, key, value = (array.astype(np.float64) for array in (query, key, value))
-    logits = query @ key.swapaxes(-1, -2) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if is_causal:
-        logits = np.where(np.tri(*logits.shape[-2:], dtype=bool), logits, -np.inf)
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    return weights / weights.sum(-1, keepdims=True) @ value
-
-
 def case_of(id: str = "core/plain", **fields: Any) -> Case:  # noqa: A002 -- the field is called so
     """A case of (2, 3, 4) operands; fields replace its own."""
     random = np.random.default_rng(7)
@@ -66,10 +86,10 @@ def case_of(id: str = "core/plain", **fields: Any) -> Case:  # noqa: A002 -- the
         },
     )
     options = fields.pop("options", {})
-    plain = {name: inputs[name] for name in ("query", "key", "value")}
-    known = {name: value for name, value in options.items() if name in ("scale", "is_causal")}
     if "expected" not in fields:
-        fields["expected"] = {} if fields.get("raises") else {"output": golden_of(attend(**plain, **known))}
+        exact = {name: x.astype(np.float64) if x.dtype == np.float32 else x for name, x in inputs.items()}
+        wanted = {} if fields.get("raises") else scaled_dot_product_attention(**exact, **options)
+        fields["expected"] = {name: golden_of(x) for name, x in wanted.items()}
     return Case(
         id=id,
         **{

@@ -423,3 +423,14 @@ def test_from_python(target: Path, tmp_path: Path) -> None:
     ]
     with pytest.raises(UsageError, match="--fresh was 7 and is not given"):
         conformance.run(f"{target}:wrong", in_process=True, resume=report, fresh="off")
+
+
+def test_a_run_ends_with_what_was_not_tested(run: Called) -> None:
+    told = "not tested: float64, float16, bfloat16, which the target does not declare in `dtypes`"
+    assert told in run("good")[1].splitlines()
+    assert "not tested" not in run("good", "--dtype", "float32")[1]
+
+
+def test_variants_that_were_not_asked_are_not_counted(run: Called) -> None:
+    assert "of 2 rows a variant was asked as well" in run("good")[1]
+    assert "of 1 row a variant was asked as well" in run("wrong", "-x")[1]

@@ -58,7 +58,7 @@ def named(text: str) -> set[str]:
     joined = re.sub(r"\$\{\{.*?\}\}|\\\n|\n {10,}", " ", text)
     found: set[str] = set()
     for call in re.findall(r"nox(?: --[a-z-]+)* -s ([^`\n|>]*)", joined):
-        words = call.partition(" -- ")[0].partition("||")[0]
+        words = call.partition(" -- ")[0].partition("||")[0].partition(" #")[0]
         found |= {word.strip("\"'").partition("(")[0] for word in words.split() if not word.startswith("$")}
     return {word.rstrip(".,;:)") for word in found} - {"", "(some"}
 

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from shown import assert_shows
 
-README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+PAGE = Path(__file__).parent.parent / "README.md"
+README = PAGE.read_text("utf-8")
 ROOT = "np.sqrt(query.shape[-1], dtype=np.float32)"
 
 
@@ -36,22 +38,10 @@ def folder(tmp_path):
     return tmp_path
 
 
-def assert_shows(lines, output):
-    """Every line that README shows stands in the output, in this order; `...` stands for any lines.
-
-    Runs of spaces are one: the width of a table is that of the terminal.
-    """
-    rest = [" ".join(line.split()) for line in output.splitlines()]
-    for line in (" ".join(line.split()) for line in lines):
-        if line != "...":
-            assert line in rest, f"README shows {line!r}, which is not printed after what precedes it"
-            rest = rest[rest.index(line) + 1 :]
-
-
 def test_the_function_of_the_first_quickstart_conforms(folder):
     done = run(folder, "run", "attention.py:attention")
     assert done.returncode == 0, done.stderr
-    assert_shows(shown("mha-conformance run attention.py:attention")[0], done.stdout)
+    assert_shows(PAGE, shown("mha-conformance run attention.py:attention")[0], done.stdout)
 
 
 def test_without_its_square_root_it_fails_and_the_requirement_is_named(folder):
@@ -60,7 +50,7 @@ def test_without_its_square_root_it_fails_and_the_requirement_is_named(folder):
     path.write_text(path.read_text("utf-8").replace(ROOT, "query.shape[-1]"), "utf-8")
     done = run(folder, "run", "attention.py:attention")
     assert done.returncode == 1, done.stderr
-    assert_shows(shown("mha-conformance run attention.py:attention")[1], done.stderr + done.stdout)
+    assert_shows(PAGE, shown("mha-conformance run attention.py:attention")[1], done.stderr + done.stdout)
 
 
 @pytest.mark.parametrize("words", [("show", "attention/hand-sized"), ("explain", "ATT-3"), ("run", "--help")])

@@ -119,6 +119,7 @@ def _once_refused():
     yield gradient(project("soundness/one-token-22", "x", "NUM-2", **alone))
 
 
+@pytest.mark.session("soundness")
 @pytest.mark.parametrize("draft", list(_once_refused()), ids=lambda draft: draft.id.partition("/")[2])
 def test_no_case_of_a_kind_that_was_refused_is(draft):
     outcome = styles_on(build(draft))
@@ -224,6 +225,7 @@ def test_fixed_rules_are_those_of_the_libraries():
     assert refused(other, "float32", {"output": golden.hi}, {"output": golden.hi}) == set()
 
 
+@pytest.mark.session("soundness")
 def test_the_command_prints_its_counts():
     command = [sys.executable, "-m", "conformance.soundness", "--quick", "--cases", "4", "-j", "1"]
     done = subprocess.run([*command, "--framework", "numpy", "--json"], capture_output=True, text=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from shown import assert_shows
 
 PAGE = Path(__file__).parents[1] / "spec" / "tour.md"
 STEP = re.compile(
@@ -19,27 +20,10 @@ STEP = re.compile(
 Called = Callable[..., tuple[int, str, str]]
 
 
-def spaced(text: str) -> list[str]:
-    """Lines with runs of spaces as one: the width of a table is that of the terminal."""
-    return [" ".join(line.split()) for line in text.splitlines()]
-
-
 def sessions(text: str) -> list[tuple[str, list[str]]]:
     """Commands, and the lines that are shown below each."""
     parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]
-    return [(part.splitlines()[0], spaced(part)[1:]) for part in parts]
-
-
-def assert_shows(lines: list[str], output: str) -> None:
-    rest = spaced(output)
-    for line in lines:
-        start = line.removesuffix("...")
-        if start:
-            places = [
-                n for n, got in enumerate(rest) if got == line or (start != line and got.startswith(start))
-            ]
-            assert places, f"{line!r} is not printed after what precedes it"
-            rest = rest[places[0] + 1 :]
+    return [(part.splitlines()[0], part.splitlines()[1:]) for part in parts]
 
 
 def test_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Called) -> None:
@@ -59,13 +43,13 @@ def test_the_tour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Call
             program, *words = shlex.split(call)
             if program == "python":
                 done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
-                assert_shows(shown, done.stdout)
+                assert_shows(PAGE, shown, done.stdout)
                 continue
             assert program == "mha-conformance"
             status, out, err = command(*words)
             fails = any(line.startswith("non-conformant") for line in shown)
             assert status == (1 if fails else 0), out + err
-            assert_shows(shown, err + out)
+            assert_shows(PAGE, shown, err + out)
 
 
 PAGES = sorted((PAGE.parent).glob("*.md"))

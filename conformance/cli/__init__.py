@@ -65,11 +65,23 @@ def _interrupted(error: BaseException) -> int:
 
 
 def _ended(status: int, message: str) -> int:
+    from conformance.resources import GONE
     from conformance.telling.text import MESSAGE, inert, shorten
 
+    if status == MISUSED and GONE not in message and not _has_folder():
+        message = f"{message}; {GONE}"
     with suppress(OSError):  # nobody is left to read it
         print(f"{PROGRAM}: {inert(shorten(message, MESSAGE))}", file=sys.stderr)
     return status
+
+
+def _has_folder() -> bool:
+    """Whether the folder that this was started in is still there: without it no relative path leads anywhere."""
+    try:
+        os.getcwd()  # noqa: PTH109 -- before anything is imported
+    except OSError:
+        return False
+    return True
 
 
 def _called(command: Any, given: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 import click
 
 from conformance.cli.benching import bench
+from conformance.cli.chaining import chain
 from conformance.cli.comparing import compare
 from conformance.cli.diagnosing import diagnose
 from conformance.cli.exits import CONFORMANT, MISUSED, examples
@@ -32,5 +33,9 @@ def cli(context: click.Context) -> int:
     return CONFORMANT
 
 
+<<<<<<< HEAD
 for command in (run, explore, diagnose, init, list_, show, explain, compare, report, vectors, trace, bench):
+=======
+for command in (run, diagnose, init, list_, show, explain, compare, report, vectors, trace, chain, bench):
+>>>>>>> e-oracle
     cli.add_command(command)

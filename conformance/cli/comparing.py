@@ -5,11 +5,11 @@ from pathlib import Path
 import click
 
 from conformance.cli.exits import CONFORMANT, FAILED, examples
-from conformance.cli.looking import print_json
+from conformance.cli.looking import SHA256_HELP, print_json
 from conformance.errors import UsageError
 from conformance.telling.compare import compare as compared
 from conformance.telling.github import comparison_markdown
-from conformance.telling.report import read_report
+from conformance.telling.report import checksums, read_report
 from conformance.telling.table import comparison_lines
 from conformance.telling.text import console
 
@@ -19,11 +19,13 @@ from conformance.telling.text import console
 @click.argument("after", type=click.Path(path_type=Path), metavar="B.json")
 @click.option("--json", "as_json", is_flag=True, help="For machines.")
 @click.option("--markdown", is_flag=True, help="For a comment or a step summary.")
-def compare(before: Path, after: Path, as_json: bool, markdown: bool) -> int:
+@click.option("--sha256", "sha256s", metavar="HEX", multiple=True, help=SHA256_HELP)
+def compare(before: Path, after: Path, as_json: bool, markdown: bool, sha256s: tuple[str, ...]) -> int:
     """Tell what changed from report A to report B; exit 1 if something regressed."""
     if as_json and markdown:
         raise UsageError("give either --json or --markdown")
-    comparison = compared(read_report(before), read_report(after))
+    among = checksums(sha256s) if sha256s else None
+    comparison = compared(read_report(before, among), read_report(after, among))
     if as_json:
         print_json(comparison.to_json())
     elif markdown:

@@ -55,6 +55,8 @@ def diagnose(
         print_json({"target": report.target.source, **diagnosis_json(found)})
         return FAILED if report.failed else CONFORMANT
     out = console()
+    if report.gave_up:
+        out.print(plain(report.gave_up), soft_wrap=True)
     for line in diagnosis_lines(found) or [f"nothing fails: {counted(report.summary['pass'], 'row')} pass"]:
         out.print(plain(shorten(line, MESSAGE)), soft_wrap=True)
     return FAILED if report.failed else CONFORMANT

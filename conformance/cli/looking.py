@@ -21,12 +21,14 @@ from conformance.telling.explain import (
 from conformance.telling.join import join
 from conformance.telling.listing import LISTS, case_json, case_lines, list_table
 from conformance.telling.outfile import OutFile, check_apart
-from conformance.telling.report import read_report
+from conformance.telling.report import checksums, read_report
 from conformance.telling.requirements import read_requirements
 from conformance.telling.table import matrix_lines, matrix_table
 from conformance.telling.text import console, plain
 from conformance.vectors import load
 from conformance.vectors.case import Case
+
+SHA256_HELP = "What a run has printed of its report; refuse every report of another. May be given again."
 
 
 @click.command("list", epilog=examples("list requirements --json"))
@@ -96,7 +98,8 @@ def explain(name: str, as_json: bool) -> int:
 @click.option(
     "--html", type=click.Path(path_type=Path), metavar="OUT.html", help="Where to write a page over them."
 )
-def report(runs: tuple[Path, ...], html: Path | None) -> int:
+@click.option("--sha256", "sha256s", metavar="HEX", multiple=True, help=SHA256_HELP)
+def report(runs: tuple[Path, ...], html: Path | None, sha256s: tuple[str, ...]) -> int:
     """Print a table of one or many reports: chapter by target, then a line for each.
 
     The parts of a run that --shard divided are joined.
@@ -104,7 +107,8 @@ def report(runs: tuple[Path, ...], html: Path | None) -> int:
     file = None if html is None else OutFile(html, "page")
     if file is not None:
         check_apart([file], (("report", path) for path in runs))
-    joined = join([read_report(path) for path in runs])
+    among = checksums(sha256s) if sha256s else None
+    joined = join([read_report(path, among) for path in runs])
     reports = joined.reports
     if file is not None:
         from conformance.telling.page import (

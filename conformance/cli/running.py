@@ -26,6 +26,7 @@ from conformance.telling.text import MESSAGE, console, counted, plain, shorten
 from conformance.vectors.case import Case
 
 FILE = click.Path(path_type=Path)
+_LONGER = "mend what hangs, or give a longer --timeout"
 
 
 @click.command(
@@ -149,24 +150,36 @@ def run(
         in_process,
         stop,
     )
+<<<<<<< HEAD
     paths = Files(report, html, junit, badge, baseline, write_baseline, resume, files)
     with interruptible():
         try:
             ready = prepare(request, (PROGRAM, *given), paths, fresh)
             return _run(*ready, quiet, verbose, diagnose=not no_diagnose and (paths.written or not quiet))
+=======
+    files = Files(report, html, junit, badge, baseline, write_baseline, resume)
+    recorder = None
+    with interruptible():
+        try:
+            ready, recorder, cases = prepare(request, (PROGRAM, *given), files, fresh)
+            diagnose = not no_diagnose and (files.written or not quiet)
+            return _run(ready, recorder, cases, quiet, verbose, diagnose)
+>>>>>>> e-oracle
         except KeyboardInterrupt as error:
-            raise KeyboardInterrupt(_going_on(report if resume is None else resume)) from error
+            kept = recorder is not None and recorder.kept
+            raise KeyboardInterrupt(_going_on(report, resume, kept)) from error
         except (OSError, SystemExit) as error:  # rich exits where a pipe is closed
             if interrupted(error):
                 raise KeyboardInterrupt from error
             raise
 
 
-def _going_on(report: Path | None) -> str:
-    """How an interrupted run is gone on with."""
-    if report is None:
-        return "with --report FILE it could be gone on with"
-    return f"the same call goes on with --resume {shlex.quote(str(report))}"
+def _going_on(report: Path | None, resume: Path | None, kept: bool) -> str:
+    """How an interrupted run is gone on with; `kept` says that its report holds what there is."""
+    if not kept and resume is None:
+        return "with --report FILE it could be gone on with" if report is None else "nothing was run yet"
+    there = report if kept and report is not None else resume
+    return f"the same call goes on with --resume {shlex.quote(str(there))}"
 
 
 def request_of(
@@ -246,6 +259,8 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
     out, report = console(), recorder.report()
     if not quiet:
         out.print(run_table(report))
+        if report.gave_up:
+            out.print(plain(f"{report.gave_up}; {_LONGER}", "bold red"), soft_wrap=True)
         if report.failed:
             out.print(blame_table(report.results, read_requirements()))
         if told := alike(report.results):
@@ -256,9 +271,11 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
             out.print(plain(told), soft_wrap=True)
         if hint := recorder.assumed():
             out.print(plain(hint), soft_wrap=True)
+        if told := recorder.undeclared():
+            out.print(plain(told), soft_wrap=True)
         if report.status == "incomplete":
-            out.print(plain(shorten(f"incomplete because {recorder.left_open()}", MESSAGE)), soft_wrap=True)
-        if told := recorder.written():
+            out.print(plain(shorten(_left_open(recorder), MESSAGE)), soft_wrap=True)
+        for told in filter(None, (recorder.checksum(), recorder.written())):
             out.print(plain(told), soft_wrap=True)
     for problem in report.baseline.problems if report.baseline else ():
         out.print(plain(problem, "red"), soft_wrap=True)
@@ -266,12 +283,23 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
         out.print(line, soft_wrap=True)
 
 
+def _left_open(recorder: Recorder) -> str:
+    """Why the status is incomplete, and what was seen all the same: nothing has failed."""
+    passed = recorder.report().summary["pass"]
+    seen = "; every row that was run passes" if passed else ""
+    return f"incomplete because {recorder.left_open()}{seen}"
+
+
 def _summarise(report: Report) -> None:
     """Adds the run to the summary of a step on GitHub, if this is one."""
     path = os.environ.get(VARIABLE)
     if path:
-        with Path(path).open("a", encoding="utf-8") as file:
+        with open(path, "a", encoding="utf-8", opener=_at_once) as file:
             file.write(run_markdown(report, read_requirements()))
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def exit_status(report: Report, profile: str | None) -> int:

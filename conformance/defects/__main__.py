@@ -1,16 +1,15 @@
 """`python -m conformance.defects`: every planted defect against the vectors."""
 
-import json
 import sys
 
 import click
 
-from conformance.defects.bank import BANK, DEFECTS
-from conformance.defects.judges.broken import caught
-from conformance.defects.kill import ENOUGH, Kill, matrix
-from conformance.names import DTYPES
-
-KIND = {defect.id: kind for kind, defects in BANK.items() for defect in defects}
+from conformance.defects.bank import DEFECTS
+from conformance.defects.kill import ENOUGH
+from conformance.defects.lines import KIND
+from conformance.defects.work import Wanted, confirmed, mended, searched
+from conformance.errors import UsageError
+from conformance.resources import checkout_project
 
 
 @click.command()
@@ -19,67 +18,68 @@ KIND = {defect.id: kind for kind, defects in BANK.items() for defect in defects}
 @click.option("--all", "every", is_flag=True, help=f"Run every case, not only until {ENOUGH} show a defect.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON array.")
 @click.option("-q", "quiet", is_flag=True, help="Problems and totals only.")
-def main(word: str, policy: str, every: bool, as_json: bool, quiet: bool) -> None:
+@click.option(
+    "--recorded", is_flag=True, help="Confirm the first kill on record of each defect and dtype, in seconds."
+)
+@click.option(
+    "--search-if-stale",
+    is_flag=True,
+    help="With --recorded: where bank, judge or vectors changed since the search, see also that no case shows "
+    "what is excused.",
+)
+@click.option("--missing", is_flag=True, help="Search for what is not on record or no longer holds, only.")
+@click.option(
+    "--write", is_flag=True, help="Write what was searched for into the record, unless there is a problem."
+)
+def main(
+    word: str,
+    policy: str,
+    every: bool,
+    as_json: bool,
+    quiet: bool,
+    recorded: bool,
+    search_if_stale: bool,
+    missing: bool,
+    write: bool,
+) -> None:
     """Runs planted defects; exit 1 if one is not shown where it must be, or shown where it cannot be.
+
+    Without --recorded and --missing it searches for the cases that show each, for minutes.
 
     Example: python -m conformance.defects -k softcap --all
     """
+    wanted = Wanted(word, policy, every, as_json, quiet, write)
     chosen = [defect for defect in DEFECTS if word in defect.id or word == KIND[defect.id]]
     if not chosen:
         raise click.UsageError(f"no defect has {word!r} in its ID or kind")
-    kills = []
-    for kill in matrix(chosen, policy, None if every else ENOUGH):
-        kills.append(kill)
-        if not as_json and not quiet:
-            click.echo(line(kill))
-    click.echo(json.dumps([record(kill) for kill in kills], indent=1) if as_json else totals(kills))
-    problems = [problem for kill in kills for problem in kill.problems]
-    if not word:
-        shown = dict(caught())
-        problems += [
-            f"no answer of the table shows that in a judge {name}" for name in shown if not shown[name]
-        ]
-        if not as_json:
-            click.echo(
-                f"{len(shown)} defects of the judge: {sum(map(bool, shown.values()))} of {len(shown)} shown"
-            )
+    if recorded and (missing or write):
+        raise click.UsageError(
+            "--recorded searches for nothing: leave out --missing and --write, or --recorded"
+        )
+    if search_if_stale and not recorded:
+        raise click.UsageError("--search-if-stale goes with --recorded")
+    if (recorded or missing or write) and (policy != "fused" or every):
+        raise click.UsageError(
+            f"the record is of the policy fused and of {ENOUGH} cases: leave out --policy and --all"
+        )
+    if as_json and (recorded or missing or write):
+        raise click.UsageError("--json prints a search: leave out --recorded, --missing and --write")
+    if write and checkout_project() is None:
+        raise click.UsageError(
+            "the record is written in a checkout of the project, and this is an installation"
+        )
+    try:
+        if recorded:
+            problems = confirmed(wanted, chosen, search_if_stale)
+        elif missing:
+            problems = mended(wanted, chosen)
+        else:
+            problems = searched(wanted, chosen)
+    except UsageError as error:
+        raise click.UsageError(str(error)) from error
     for problem in problems:
         click.echo(problem, err=True)
     sys.exit(1 if problems else 0)
-
-
-def line(kill: Kill) -> str:
-    """One row: kills at each dtype, - where none is needed, and the first case."""
-    cells = [
-        f"{len(cases) if cases else '-' if kill.defect.excuse(dtype, kill.policy) else 'SURVIVES':>8}"
-        for dtype, cases in kill.cases.items()
-    ]
-    first = next((cases[0] for cases in kill.cases.values() if cases), kill.defect.equivalent or "")
-    return f"{KIND[kill.defect.id]:12} {kill.defect.id:40}{''.join(cells)}  {first}"
-
-
-def record(kill: Kill) -> dict[str, object]:
-    """One row for machines."""
-    return {
-        "id": kill.defect.id,
-        "kind": KIND[kill.defect.id],
-        "sentence": kill.defect.sentence,
-        "violates": kill.defect.violates,
-        "origin": kill.defect.origin,
-        "policy": kill.policy,
-        "killed_by": kill.cases,
-        "excused": {d: why for d in kill.cases if (why := kill.defect.excuse(d, kill.policy))},
-        "problems": kill.problems,
-    }
-
-
-def totals(kills: list[Kill]) -> str:
-    """How many are shown at each dtype, of how many that must be."""
-    rows = []
-    for dtype in DTYPES:
-        must = [kill for kill in kills if not kill.defect.excuse(dtype, kill.policy)]
-        rows.append(f"{dtype}: {sum(bool(kill.cases[dtype]) for kill in must)} of {len(must)} shown")
-    return f"{len(kills)} defects; " + ", ".join(rows)
 
 
 if __name__ == "__main__":

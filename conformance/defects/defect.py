@@ -43,7 +43,7 @@ class Defect:
     id: str  # kebab-case, named for the mistake
     sentence: str  # what was done wrong, said to whoever did it
     violates: tuple[str, ...]  # requirement IDs
-    change: Change | Callable[[], Change]  # a function where the defect keeps state: fresh for each target
+    change: Change | Callable[[], Change]  # a function where steps share a memory: fresh for each target
     origin: str = "slip"  # owner/repository#number, or the framework that does so, or "slip"
     features: tuple[str, ...] = ()  # what a case has to use for it to show
     detail: str = ""  # the number in it that a diagnosis names, "in blocks of 16"
@@ -51,6 +51,9 @@ class Defect:
         default_factory=dict
     )  # the same with other numbers: detail -> change
     variant: bool = False  # whether it is one of those
+    stateful: bool = (
+        False  # whether an answer depends on what was asked before, so that it takes more than one call
+    )
     beyond: tuple[str, Mapping[str, int]] | None = (
         None  # an axis, and by detail the length up to which none shows
     )

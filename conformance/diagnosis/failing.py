@@ -37,6 +37,7 @@ class Failure(Asked):
 
     raised: bool = False
     message: str = ""  # of a call whose outputs could not be judged
+    said: str = ""  # what its row says, of a call that raised as well
     outputs: Mapping[str, Array] | None = None
 
 
@@ -78,11 +79,11 @@ def _ordered(asked: Sequence[A]) -> list[A]:
 def _failure(row: Row, case: Case) -> Failure | None:
     """What a failing row shows; None where it shows nothing that a model could reproduce."""
     if row.judged == "error":
-        return Failure(case, row.dtype, raised=True)
+        return Failure(case, row.dtype, raised=True, said=row.message)
     if row.judged != "fail" or row.got_left_out:
         return None
     if not row.got:
-        return Failure(case, row.dtype, message=row.message)
+        return Failure(case, row.dtype, message=row.message, said=row.message)
     try:
         outputs = {
             got.output: decode_array(

@@ -46,6 +46,7 @@ class Diagnosed:
     hurried: bool = False  # whether time ran out
     cases: int = 0  # cases of the failing rows that show something to compare
     raised: bool = False  # whether all that these show is that the target raised
+    left: tuple[Failure, ...] = ()  # what no finding reproduces, of that which can be compared
 
     @property
     def explained(self) -> int:

@@ -3,7 +3,7 @@
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from conformance.defects.defect import Defect
@@ -15,7 +15,7 @@ from conformance.diagnosis.parts import parts, regions
 from conformance.diagnosis.shared import forget
 from conformance.diagnosis.weigh import LARGE, SAMPLE, Bench, Weight, spread
 from conformance.judging.verdict import Row
-from conformance.vectors.case import Case
+from conformance.vectors.case import Array, Case
 
 SCREEN = 3
 """Failing rows that every model is asked about in a round."""
@@ -58,6 +58,19 @@ def diagnose(
         warnings.simplefilter("ignore")  # of the models, which are wrong on purpose
         try:
             return Search(seen, policy, models(defects), time.process_time() + seconds).run()
+        finally:
+            forget()
+
+
+def diagnose_one(
+    case: Case, dtype: str, outputs: Mapping[str, Array], policy: str, seconds: float = SECONDS
+) -> tuple[Model, ...]:
+    """The models that give the same wrong answer to one call, the likeliest first: one call alone cannot tell them apart."""
+    seen = Evidence((Failure(case, dtype, outputs=outputs),), (), 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return Search(seen, policy, models(), time.process_time() + seconds).run().single
         finally:
             forget()
 
@@ -105,9 +118,13 @@ class Search:
         found = pairs(self._bench, found, self._every, self._until)
         found += self._in_blocks(found)
         found += self._partly(found)
-        found = sorted(filter(self._plausible, found), key=lambda finding: -finding.worth)
+        found = sorted(filter(self._plausible, found), key=lambda each: (-each.explains, -each.worth))
         hurried = bool(left) and not self._time()
-        return Diagnosed(tuple(found), seen.failed, len(seen.failures), single, hurried, cases, raised)
+        explained = {f for finding in found for f in finding.explained}
+        unexplained = tuple(f for f in seen.failures if f not in explained)
+        return Diagnosed(
+            tuple(found), seen.failed, len(seen.failures), single, hurried, cases, raised, unexplained
+        )
 
     def _plausible(self, finding: Finding) -> bool:
         """Where most calls raise, a model that refuses a few of them says nothing of why."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.dtypes import cast
 from conformance.judging.judge import judge, measured
 from conformance.judging.measure import Measure, allowed
 from conformance.judging.verdict import Judgement
@@ -13,7 +14,7 @@ from conformance.names import POLICIES
 from conformance.oracle.second import Second
 from conformance.oracle.tiers import First
 from conformance.vectors.case import Array, Case, Golden
-from conformance.vectors.generate.build import build
+from conformance.vectors.generate.build import UnjudgedDraftError, build
 from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.problem import pose
 
@@ -57,6 +58,10 @@ class Certified:
             WrongOracleError: the two tiers disagree.
         """
         policy = self.case.policy(self.dtype, policy)
+        if self.case.gradients:  # of some rows, or of some arguments, nobody asked for the others
+            outputs = {
+                key: x for key, x in outputs.items() if key in self.case.expected or key not in self.case.inputs
+            }
         if not self.case.judged(self.dtype, policy):
             raise UnjudgedError(self.unjudged(policy))
         for _ in range(ROUNDS):
@@ -144,6 +149,7 @@ def certify(
     *,
     rows: tuple[int, ...] | None = None,
     policies: tuple[str, ...] = POLICIES,
+    dtype_of: Mapping[str, str] | None = None,
     name: str = "call/certified",
     first: Callable[[str], First] = First,
 ) -> Certified:
@@ -155,9 +161,10 @@ def certify(
             Floating-point arrays hold numbers that the dtype holds exactly; what dtype they have is no matter.
         options: what is no array, by name, as a case holds it (`is_causal`, `scale`, `window`, ...).
         dtype: the dtype of the call.
-        rows: the query rows to judge; None for all. Of a gradient, the rows of the gradient of query alone, and
-            the operation without projections.
+        rows: the query rows to judge; None for all. Where gradients are asked for, only rows of that of the query
+            are judged then: the others are sums over every row.
         policies: the accuracy policies that bounds are wanted of; fewer are faster.
+        dtype_of: the dtype of an operand that has another one, which attn_bias may.
         name: the case's ID, which seeds the drawn roundings of gradients.
         first: makes the first tier of a dtype.
 
@@ -169,17 +176,34 @@ def certify(
         key: array if array.dtype.kind in "biuf" else np.asarray(array, dtype=np.float32)
         for key, array in inputs.items()
     }
-    draft = Draft(name, NOTE, (), operation, widened, dict(options), rows=rows, only=(dtype,))
+    draft = Draft(name, NOTE, (), operation, widened, dict(options), rows=rows, only=(dtype,), dtype_of=dtype_of or {})
     tier = first(dtype)
+    inexact = [key for key, array in widened.items() if _changes(array, (dtype_of or {}).get(key, dtype))]
+    if inexact:
+        raise ValueError(
+            f"{', '.join(inexact)} has numbers that {dtype} does not hold: round first, "
+            "since what is expected is the result of the numbers that are given"
+        )
     with np.errstate(all="ignore"):
-        case = build(draft, tier.values, policies)
+        try:
+            case = build(draft, tier.values, policies)
+        except UnjudgedDraftError as error:
+            raise UnjudgedError(str(error)) from error
     problem = pose(operation, widened, options, rows)
-    bias_shape = widened["attn_bias"].shape if "attn_bias" in widened else (1, 1)
+    whole = rows is None and "attn_bias" in widened
+    bias_shape = widened["attn_bias"].shape if whole else (1, 1)
     second = Second(problem, bias_shape, tuple(case.expected), case.gradients)
     errors = {key: tier.error(problem, key, golden.hi.shape) for key, golden in case.expected.items()}
     found = Certified(case, dtype, errors, policies, second)
     _admit(found)
     return found
+
+
+def _changes(array: Array, dtype: str) -> bool:
+    """Whether some number is another one in a dtype."""
+    return array.dtype.kind == "f" and not np.array_equal(
+        cast(array, dtype).astype(np.float64), array, equal_nan=True
+    )
 
 
 def _admit(found: Certified) -> None:

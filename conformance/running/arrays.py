@@ -142,44 +142,45 @@ def _by_dlpack(module: Any, array: Array, device: str | None) -> Any:
 # From the target
 
 
-def take(returned: Any) -> Array:
+def take(returned: Any, most: float = MOST_BYTES) -> Array:
     """The NumPy array of anything that NumPy can read, a torch tensor or a device array.
 
     Raises:
-        UnreadableError: it is no array.
+        UnreadableError: it is no array, or has more than so many bytes.
     """
     if isinstance(returned, np.ndarray):
         array = np.asarray(returned)  # not a subclass: comparisons of masked arrays, say, are masked too
     elif type(returned).__module__.partition(".")[0] == "torch":
-        array = _from_torch(returned)
+        array = _from_torch(returned, most)
     else:
         array = _read(returned)
     if array.dtype.kind in "OUSMm":
         raise UnreadableError(
             f"is {describe(returned)}, which NumPy cannot read as numbers; return an array, or say how by to_numpy"
         )
-    check_size(array.nbytes, array.shape, array.dtype)
+    check_size(array.nbytes, array.shape, array.dtype, most)
     return array
 
 
-def check_size(size: int, shape: Any, dtype: Any) -> None:
+def check_size(size: int, shape: Any, dtype: Any, most: float = MOST_BYTES) -> None:
     """Refuses what no case expects, before it is copied.
 
     Raises:
         UnreadableError: it has too many bytes.
     """
-    if size > MOST_BYTES:
+    if size > most:
         raise UnreadableError(
             f"has shape {shorten(str(tuple(shape)), 100)} and dtype {dtype}, {size / 2**20:.0f} MiB; "
-            f"no case expects more than {MOST_BYTES // 2**20} MiB"
+            f"no case expects more than {most // 2**20} MiB"
         )
 
 
-def _from_torch(tensor: Any) -> Array:
+def _from_torch(tensor: Any, most: float) -> Array:
     module: Any = importlib.import_module("torch")
     if not isinstance(tensor, module.Tensor):
         raise UnreadableError(f"is {describe(tensor)}, no tensor")
-    check_size(tensor.numel() * tensor.element_size(), tensor.shape, str(tensor.dtype).removeprefix("torch."))
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    check_size(tensor.numel() * tensor.element_size(), tensor.shape, dtype, most)
     tensor = tensor.detach().cpu()
     if tensor.dtype == module.bfloat16:
         return np.asarray(tensor.contiguous().view(module.int16).numpy()).view(NUMPY_DTYPES["bfloat16"])

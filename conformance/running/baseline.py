@@ -11,7 +11,7 @@ from typing import Any
 from conformance.errors import UsageError
 from conformance.judging.verdict import Known, Row
 from conformance.names import DTYPES
-from conformance.reading import TooLargeError, Validator, flaw, read_bytes
+from conformance.reading import TooLargeError, Validator, flaw, read_bytes, utf8
 from conformance.resources import schema
 from conformance.running.nearest import nearest
 
@@ -174,7 +174,7 @@ def _toml(raw: bytes) -> dict[str, Any]:
     """The values of TOML, whose parser takes hours for a name of a hundred thousand parts."""
     if any(line.count(b".") > MOST_DOTS for line in raw.splitlines()):
         raise ValueError(f"a line has more than {MOST_DOTS} dots")
-    return tomllib.loads(raw.decode("utf-8"))
+    return tomllib.loads(utf8(raw))
 
 
 def baseline_of(rows: Iterable[Row]) -> list[tuple[Entry, Row]]:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import numpy as np
+
 from conformance.dtypes import dtype_name
-from conformance.names import MHA, MHA_VJP, OPTIONS
+from conformance.names import MHA, MHA_VJP, OPTIONS, SDPA, SDPA_VJP
 from conformance.running.answer import Answer
 from conformance.running.arrays import SHARED, UnreadableError, check_size, describe, lay_out
 from conformance.running.claims import ARRAYS, GRADIENT
@@ -86,7 +88,7 @@ def call(
         if raised is not None:
             with suppress(Exception):  # nowhere to tell it
                 raised(error)
-        return Answer("error", _raised(error, _hint(target, error)))
+        return Answer("error", _raised(error, _hint(target, error, operation, inputs, options)))
     # What was returned is read outside of the call: what cannot be read has not been refused.
     try:
         with _quiet():
@@ -202,7 +204,13 @@ def _place(error: BaseException) -> str:
     return f" ({shorten(f'{file}:{last.lineno} in {last.name}', 120)})"
 
 
-def _hint(target: Target, error: BaseException) -> str:
+def _hint(
+    target: Target,
+    error: BaseException,
+    operation: str,
+    inputs: Mapping[str, Array],
+    options: Mapping[str, Any],
+) -> str:
     """What a new user is likely to have overlooked."""
     text = first_line(error)
     tensors = "Tensor" in text or ("torch" in sys.modules and any(words in text for words in NO_TENSOR))
@@ -210,6 +218,19 @@ def _hint(target: Target, error: BaseException) -> str:
         return '; it got NumPy arrays: for tensors say array_type = "torch"'
     if target.array_type == "numpy" and "numpy.ndarray" in text and "is not a valid JAX type" in text:
         return '; it got NumPy arrays: for arrays of JAX say array_type = "jax"'
-    if target.layout == "bhld" and any(words in text for words in MISFITS):
+    if not any(words in text for words in MISFITS):
+        return ""
+    offset: Any = inputs["q_offset"] if "q_offset" in inputs else options.get("q_offset")
+    if np.ndim(offset):
+        return "; q_offset is an array here: raise NotImplementedError if you take one integer only"
+    heads = [inputs[name].shape[-3:-2] for name in ("query", "key") if name in inputs]
+    if operation in (SDPA, SDPA_VJP) and len(heads) == 2 and heads[0] != heads[1]:
+        remedy = "repeat them" if target.declared else "repeat them, or leave gqa out of `features`"
+        return f"; query has {_number(heads[0])} heads, key {_number(heads[1])}: {remedy}"
+    if target.layout == "bhld":
         return '; arrays have heads before length (bhld): say layout = "blhd" if yours have them after it'
     return ""
+
+
+def _number(axis: tuple[int, ...]) -> int:
+    return axis[0] if axis else 1

@@ -1,13 +1,24 @@
 """What the signature of an operation says: how it is called, and which options it takes."""
 
 import inspect
+import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from conformance.errors import UsageError
-from conformance.names import BIASES, DEFAULT_FEATURES, OPTIONS, SDPA, SDPA_VJP, WEIGHTS
+from conformance.names import (
+    BIASES,
+    DEFAULT_FEATURES,
+    DTYPES,
+    FEATURES,
+    OPTIONS,
+    POLICIES,
+    SDPA,
+    SDPA_VJP,
+    WEIGHTS,
+)
 from conformance.running.nearest import nearest_of
 
 ARRAYS = ("query", "key", "value")
@@ -151,6 +162,16 @@ ATTRIBUTES = (
 """What a target says of itself."""
 
 
+SAID: dict[str, tuple[str, Collection[str]]] = {
+    "dtypes": ("float32", DTYPES),
+    "features": ("", FEATURES),
+    "layout": ("bhld", ("bhld", "blhd")),
+    "accuracy": ("eager", POLICIES),
+    "array_type": ("numpy", ("numpy", "torch", "jax", "array-api-strict")),
+}
+"""Those that a module may say for a function of it in vain: the default, and the words of the suite."""
+
+
 def unread(target: Any, label: str) -> tuple[str, ...]:
     """Attributes of a function that are none of those, though they look like one."""
     if not isinstance(target, FunctionType):  # others have attributes of their own
@@ -160,6 +181,38 @@ def unread(target: Any, label: str) -> tuple[str, ...]:
         f"{label} has {name}, which is not read (did you mean {close}?)"
         for name, close in meant.items()
         if close and name not in ATTRIBUTES
+    )
+
+
+def beside(target: Any, label: str) -> tuple[str, ...]:
+    """What the module of a function or class says that it does not say itself: it is read of the module alone."""
+    module = sys.modules.get(getattr(target, "__module__", None) or "")
+    if isinstance(target, ModuleType) or module is None:
+        return ()
+    meant = [
+        name
+        for name, (default, words) in SAID.items()
+        if not hasattr(target, name)
+        and _of(value := getattr(module, name, None), words)
+        and value not in (default, (default,), [default])
+    ]
+    if not meant:
+        return ()
+    name = getattr(target, "__name__", None) or type(target).__name__
+    return (
+        f"{', '.join(meant)} at the head of its file {'are' if len(meant) > 1 else 'is'} not read for {label}: "
+        f"say {name}.{meant[0]} = {meant[0]}",
+    )
+
+
+def _of(value: Any, words: Collection[str]) -> bool:
+    """Whether a value is such a word, or holds nothing else."""
+    if isinstance(value, str):
+        return value in words
+    return (
+        isinstance(value, (list, tuple, set, frozenset))
+        and bool(value)
+        and all(isinstance(each, str) and each in words for each in value)
     )
 
 

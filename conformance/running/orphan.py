@@ -2,46 +2,56 @@
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
-PR_SET_PDEATHSIG = 1
+from conformance.running import keeper
+
+MARK = "MHA_CONFORMANCE_TARGET"
+"""The variable of a target's environment by which what it has left is found, if it ended its keeper first."""
 LOOK_SECONDS = 1.0
+KEEPER_SECONDS = 2.0
+"""How long a keeper may take to end what it keeps, before it is ended itself."""
 
-LAUNCHER = f"""
-import ctypes, os, signal, sys
-parent, command = int(sys.argv[1]), sys.argv[2:]
-try:
-    ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, {int(signal.SIGKILL)}, 0, 0, 0)
-except (OSError, AttributeError):
-    pass
-if os.getppid() != parent:
-    sys.exit(1)
-try:
-    with open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")
-except OSError:
-    pass
-for name in ("SIGPIPE", "SIGXFSZ"):
-    signal.signal(getattr(signal, name), signal.SIG_DFL)
-try:
-    os.execvp(command[0], command)
-except OSError as error:
-    sys.exit(f"cannot start {{command[0]!r}}: {{error.strerror}}")
-"""
-"""Becomes the command, which the kernel then ends with its parent, and first of all where memory runs out.
 
-Python's own signal handling is undone.
-"""
+def kept() -> bool:
+    """Whether a command has a keeper here: where Linux is not, nobody is given what a process leaves behind."""
+    return sys.platform == "linux"
 
 
 def launched(command: Sequence[str]) -> list[str]:
     """A command that on Linux ends with this process; elsewhere the end of its input has to tell it."""
-    if sys.platform != "linux":
+    if not kept():
         return list(command)
-    return [sys.executable, "-I", "-S", "-c", LAUNCHER, str(os.getpid()), *command]
+    return [sys.executable, "-I", "-S", str(Path(keeper.__file__)), str(os.getpid()), *command]
+
+
+def processes(child: subprocess.Popen[bytes]) -> list[int]:
+    """The command that was launched, and what it has left to its keeper."""
+    return keeper.children(child.pid) if kept() else [child.pid]
+
+
+def end(child: subprocess.Popen[bytes], mark: str) -> None:
+    """Ends a launched command, and whatever it has started; `mark` is what MARK was set to for it."""
+    if kept():
+        with suppress(subprocess.TimeoutExpired):
+            child.terminate()
+            child.wait(KEEPER_SECONDS)
+        while child.poll() is None:  # it was stopped, or is kept busy
+            left = keeper.descendants(child.pid)
+            keeper.end(left or [child.pid])
+            time.sleep(keeper.AGAIN_SECONDS)
+        if child.returncode == -signal.SIGKILL:  # it may be the keeper that died of it
+            keeper.end(keeper.marked(f"{MARK}={mark}".encode()))
+    else:
+        with suppress(ProcessLookupError, PermissionError):  # it and its children are gone
+            os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
 
 
 def end_with_parent() -> None:

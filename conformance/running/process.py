@@ -4,6 +4,7 @@ import math
 import os
 import queue
 import re
+import secrets
 import shlex
 import shutil
 import signal
@@ -17,8 +18,9 @@ from pathlib import Path
 from typing import IO
 
 from conformance.errors import UsageError
+from conformance.resources import current_folder
 from conformance.running.memory import allowance, resident
-from conformance.running.orphan import launched
+from conformance.running.orphan import MARK, end, launched, processes
 from conformance.running.protocol import ProtocolError
 from conformance.running.words import shorten
 
@@ -62,15 +64,17 @@ class Process:
     """A child process with its pipes; `echo` gets what it writes to stderr."""
 
     def __init__(self, command: Sequence[str], echo: Callable[[str], None] | None = None) -> None:
+        current_folder()
         if shutil.which(command[0]) is None:
             raise UsageError(f"cannot start {command[0]!r}: No such file, or none that may be run")
+        self._mark = secrets.token_hex(16)
         try:
             self._child = subprocess.Popen(
                 launched(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=environment(os.environ),
+                env={**environment(os.environ), MARK: self._mark},
                 start_new_session=True,  # Ctrl-C is ours to handle; its own children die with it
             )
         except OSError as error:
@@ -115,9 +119,10 @@ class Process:
             raise answer
         if answer is None:
             with suppress(subprocess.TimeoutExpired):
-                self._child.wait(1.0)  # its pipe is closed: it shall say itself what it died of
+                self._child.wait(DEAD_SECONDS)  # its pipe is closed: it shall say itself what it died of
+            alive = self.alive
             self.kill()
-            raise DiedError(self._last_words(), silent=not self._tail.strip())
+            raise DiedError(self._last_words(alive), silent=not self._tail.strip())
         self._answers += 1
         return answer
 
@@ -143,7 +148,7 @@ class Process:
                 return self._received.get(timeout=max(0.0, min(LOOK_SECONDS, late - now)))
             except queue.Empty:
                 now = time.monotonic()
-            if resident(self._child.pid) > self._most:
+            if max(map(resident, processes(self._child)), default=0) > self._most:
                 self.kill()
                 raise DiedError(
                     f"the process took more than {self._most / 2**30:.1f} GiB of memory, and was ended"
@@ -170,12 +175,11 @@ class Process:
 
     def kill(self) -> None:
         """Ends the process and whatever it has started."""
-        with suppress(ProcessLookupError, PermissionError):  # it and its children are gone
-            os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.wait()
+        end(self._child, self._mark)
         self._to_send.put(None)
+        late = time.monotonic() + DEAD_SECONDS
         for thread in self._threads:
-            thread.join(2.0)
+            thread.join(max(0.0, late - time.monotonic()))
 
     def _write(self, stream: IO[bytes]) -> None:
         while (line := self._to_send.get()) is not None:
@@ -212,9 +216,12 @@ class Process:
                     with suppress(Exception):  # nobody to tell it to: the process must not block for that
                         self._echo(chunk.decode("utf-8", "replace"))
 
-    def _last_words(self) -> str:
+    def _last_words(self, alive: bool) -> str:
+        """How it ended, and what it said; `alive` says that it had to be ended."""
         code = self._child.returncode
-        if code < 0:
+        if alive:
+            how = "closed its output, and was ended"
+        elif code < 0:
             try:
                 how = f"died of signal {signal.Signals(-code).name}"
             except ValueError:

@@ -13,7 +13,7 @@ import numpy as np
 from conformance.dtypes import NUMPY_DTYPES, dtype_name
 from conformance.errors import UsageError
 from conformance.names import DTYPES, FEATURES, OPERATIONS, POLICIES
-from conformance.reading import Validator, flaw, strict_json
+from conformance.reading import Validator, flaw, strict_json, utf8
 from conformance.resources import schema
 from conformance.running.answer import MOST_ENTRIES, Answer, Hello, Question
 from conformance.running.nearest import known
@@ -75,7 +75,16 @@ def loads(line: bytes) -> Any:
         return strict_json(line)
     except (ValueError, MemoryError) as error:
         told = shorten(line[:4096].decode("utf-8", "replace"))
-        raise ProtocolError(f"{told!r} is no line of JSON") from error
+        raise ProtocolError(f"{told!r} is no line of JSON{_encoded(line)}") from error
+
+
+def _encoded(line: bytes) -> str:
+    """Why bytes are no text, with a colon before it; empty if they are."""
+    try:
+        utf8(line)
+    except ValueError as error:
+        return f": {error}"
+    return ""
 
 
 def check(message: Any, kind: str) -> Message:

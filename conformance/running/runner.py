@@ -13,6 +13,7 @@ from conformance.names import POLICIES
 from conformance.running.answer import Answer, AnswerKind, Hello, Question
 from conformance.running.baseline import Baseline
 from conformance.running.call import call
+from conformance.running.hangs import Hangs
 from conformance.running.isolated import Isolated
 from conformance.running.kept import keep
 from conformance.running.nearest import known
@@ -113,10 +114,20 @@ class Started:
     accuracy: str
     total: int  # rows of the run
     done: int = 0  # how many of them will not follow, since an earlier run has them
-    varied: int = 0  # how many of them have a variant asked as well
+    varied: frozenset[tuple[str, str]] = (
+        frozenset()
+    )  # those (case ID, dtype) that have a variant asked as well
 
 
-Event = Started | Row
+@dataclass(frozen=True)
+class GaveUp:
+    """The last event of a run that ended early: why, and how many rows were not asked."""
+
+    why: str
+    left: int
+
+
+Event = Started | Row | GaveUp
 
 VERDICT_OF: dict[AnswerKind, Verdict] = {
     "outputs": "fail",  # until the judge says otherwise
@@ -176,7 +187,8 @@ def run(
 ) -> Iterator[Event]:
     """Runs cases against a target; `echo` gets what the target's process writes to stderr.
 
-    Rows come as they are found: with several workers in no particular order.
+    Rows come as they are found: with several workers in no particular order. Where many in a row have no answer in
+    time, those that are left are not asked.
 
     Raises:
         UsageError: the target does not start, or nothing is left to run.
@@ -194,14 +206,22 @@ def run(
             accuracy,
             total=len(questions),
             done=len(questions) - len(left),
-            varied=sum(bool(question.seed) for question in questions),
+            varied=frozenset((q.case.id, q.dtype) for q in questions if q.seed),
         )
+        hangs, seen = Hangs(request.workers), set()
         with closing(_rows(request, left, accuracy, asker, echo)) as rows:
             for found in rows:
                 row = request.baseline.seen(found) if request.baseline else found
                 yield row
-                if row.unexpected and request.stop_at_failure:
+                seen.add(row.key)
+                hangs.take(row)
+                if hangs.too_many or (row.unexpected and request.stop_at_failure):
                     break
+        if hangs.too_many and not request.stop_at_failure:
+            rest = [question for question in left if (question.case.id, question.dtype) not in seen]
+            yield from (answered(question, accuracy, asker) for question in rest if question.unclaimed)
+            if asked := [question for question in rest if not question.unclaimed]:
+                yield GaveUp(hangs.why, len(asked))
     except BaseException:
         asker.kill()
         raise
@@ -270,16 +290,7 @@ def answered_once(question: Question, accuracy: str, asker: Asker) -> Row:
     """The row of a question, asked if the target claims it."""
     case, dtype = question.case, question.dtype
     answer = Answer("unsupported", question.unclaimed) if question.unclaimed else asker.ask(question)
-    row = Row(
-        case=case.id,
-        operation=case.operation,
-        dtype=dtype,
-        verdict=VERDICT_OF[answer.kind],
-        covers=case.covers,
-        features=case.features,
-        message=answer.message,
-        seconds=answer.seconds,
-    )
+    row = row_of(question, answer)
     if answer.kind == "error" and case.raises:
         return replace(row, verdict="pass")
     if answer.kind != "outputs":
@@ -296,4 +307,19 @@ def answered_once(question: Question, accuracy: str, asker: Asker) -> Row:
         worst=judgement.worst,
         got=got,
         got_left_out=left_out,
+    )
+
+
+def row_of(question: Question, answer: Answer) -> Row:
+    """The row of an answer before its outputs are judged."""
+    case = question.case
+    return Row(
+        case=case.id,
+        operation=case.operation,
+        dtype=question.dtype,
+        verdict=VERDICT_OF[answer.kind],
+        covers=case.covers,
+        features=case.features,
+        message=answer.message,
+        seconds=answer.seconds,
     )

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from conformance.judging.verdict import Row
-from conformance.running.answer import Question
-from conformance.running.runner import Request, answered, start
+from conformance.running.answer import Answer, Question
+from conformance.running.hangs import Hangs
+from conformance.running.runner import Request, answered, row_of, start
 from conformance.running.select import select
 from conformance.vectors.case import Case
 
@@ -32,17 +33,26 @@ class Session:
             self.close()
             raise
         self._profile, self._baseline = request.selection.profile, request.baseline
+        self._hangs = Hangs()
         self.rows: list[Row] = []
 
     def row(self, question: Question) -> Row:
-        """The row of a question as the baseline has it; with a profile, what is not supported is an error."""
+        """The row of a question as the baseline has it; with a profile, what is not supported is an error.
+
+        Where many in a row had no answer in time, those that follow fail without being asked.
+        """
         self._heard.clear()
+        if self._hangs.too_many and not question.unclaimed:
+            row = row_of(question, Answer("timeout", f"not asked: {self._hangs.why}"))
+            self.rows.append(row)
+            return row
         row = answered(question, self.accuracy, self._asker)
         if not row.executed and self._profile is not None:
             message = f"{row.message}, which the profile {self._profile} needs"
             row = replace(row, verdict="error", message=message)
         if self._baseline is not None:
             row = self._baseline.seen(row)
+        self._hangs.take(row)
         self.rows.append(row)
         return row
 

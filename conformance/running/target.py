@@ -13,10 +13,10 @@ from typing import Any
 
 from conformance.errors import UsageError
 from conformance.names import DEFAULT_FEATURES, DTYPES, FEATURES, OPERATIONS, POLICIES, SDPA
-from conformance.resources import checkout_project
+from conformance.resources import checkout_project, current_folder
 from conformance.running.answer import Hello
 from conformance.running.arrays import giver, library, take
-from conformance.running.claims import DECLARE, Call, check_taken, inspect_call, unread
+from conformance.running.claims import DECLARE, Call, beside, check_taken, inspect_call, unread
 from conformance.running.nearest import known, nearest
 from conformance.running.protocol import in_order
 from conformance.running.words import first_line
@@ -24,6 +24,8 @@ from conformance.vectors.case import Array
 
 GROUP = "mha_conformance.implementations"
 LAYOUTS = ("bhld", "blhd")
+LIKELY = ("attention", "sdpa", "mha", "attend", "attn", "forward")
+"""Words in the name of what is meant in a file of several functions, the likeliest first."""
 EXTRAS = {
     "torch": "torch",
     "jax": "jax",
@@ -108,7 +110,7 @@ def _import(name: str, source: str, backend: str | None) -> ModuleType:
             f"{name!r} is {what}; give a backend, package.module:attribute or path/to/file.py:attribute"
             f"{nearest(source, implementations())}"
         )
-    reachable(Path.cwd())
+    reachable(current_folder())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -142,6 +144,8 @@ def _missing(error: ModuleNotFoundError, backend: str | None) -> str:
 def _import_file(path: str) -> ModuleType:
     file = Path(path)
     if not file.is_file():
+        if file.exists():
+            raise UsageError(f"{path!r} is no regular file; give a file of Python")
         siblings = [str(p) for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
         raise UsageError(f"no file {path!r}{nearest(path, siblings)}")
     name = file.stem if _free(file) else f"{file.stem}_target"
@@ -149,7 +153,7 @@ def _import_file(path: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise UsageError(f"cannot import {path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
-    reachable(Path.cwd())
+    reachable(current_folder())
     reachable(file.resolve().parent)
     sys.modules[name] = module
     try:
@@ -241,6 +245,7 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
             environment={} if own else _environment(array_type),
             notes=(
                 *unread(found, source),
+                *beside(found, source),
                 *(
                     note
                     for call in calls.values()
@@ -273,10 +278,17 @@ def _operations(found: Any, source: str, operation: str | None) -> dict[str, Cal
         if callable(value) and not name.startswith("_") and value.__module__ == found.__name__
     ]
     named = ":" in source  # a second attribute is no target
-    remedy = f"; name what to call, as in {source}:{functions[0]}" if functions and not named else ""
+    likely = min(functions, key=_unlikely, default="")
+    remedy = f"; name what to call, as in {source}:{likely}" if functions and not named else ""
     raise UsageError(
         f"{source} has none of the operations {', '.join(OPERATIONS[:2])}, and cannot be called{remedy}"
     )
+
+
+def _unlikely(name: str) -> int:
+    """How unlikely a function is to be the attention of its file, by its name."""
+    words = [number for number, word in enumerate(LIKELY) if word in name.lower()]
+    return words[0] if words else len(LIKELY)
 
 
 def _names(given: Any, kind: str, names: Iterable[str], source: str) -> tuple[str, ...]:

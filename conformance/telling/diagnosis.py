@@ -4,11 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from conformance.diagnosis.failing import Failure
 from conformance.diagnosis.finding import Diagnosed, Finding
 from conformance.diagnosis.model import Model
 from conformance.judging.verdict import Diagnosis, Row
+from conformance.telling.alike import kind
 from conformance.telling.text import counted
 
+SAID = 3
+"""Messages of the failures that are repeated."""
 ALIKE = 3
 """Models of the same effect that are named."""
 
@@ -18,15 +22,18 @@ def diagnosis_lines(found: Diagnosed) -> list[str]:
     if not found.failed:
         return []
     lines = [finding_line(finding) for finding in found.findings]
+    said = _said(found)
+    lines += [f"{n} of {_failures(found.failed)} say it themselves: {message}" for message, n in said]
+    unexplained = found.failed - found.explained - sum(n for _, n in said)
     if found.single:
         lines.append(
             "only one case fails, which is too little to tell by; these known mistakes would do the same: "
             + "; ".join(f"{_sentence(model)} ({_names(model)})" for model in found.single[:ALIKE])
         )
-    elif not found.findings and found.compared:
+    elif not lines and found.compared:
         lines.append(_nothing(found))
-    elif found.findings and found.explained < found.failed:
-        lines.append(f"{found.failed - found.explained} of {_failures(found.failed)} remain unexplained")
+    elif lines and unexplained:
+        lines.append(f"{unexplained} of {_failures(found.failed)} remain unexplained")
     if unseen := found.failed - found.compared:
         lines.append(
             f"{counted(unseen, 'failure')} left nothing to compare: a crash, a timeout, or an answer too large"
@@ -34,6 +41,16 @@ def diagnosis_lines(found: Diagnosed) -> list[str]:
     if found.hurried:
         lines.append("the time for it ran out: there may be more to find")
     return lines
+
+
+def _said(found: Diagnosed) -> list[tuple[str, int]]:
+    """What calls that gave no numbers say alike in several cases and no finding explains, and how many say so."""
+    alike: dict[str, list[Failure]] = {}
+    for failure in found.left:
+        if failure.said:
+            alike.setdefault(kind(failure.said), []).append(failure)
+    told = [(those[0].said, len(those)) for those in alike.values() if len({f.case.id for f in those}) > 1]
+    return sorted(told, key=lambda each: -each[1])[:SAID]
 
 
 def _nothing(found: Diagnosed) -> str:

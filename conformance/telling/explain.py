@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from conformance.defects.record import THEN, read_record
 from conformance.running.nearest import known
 from conformance.telling.decisions import read_decisions
 from conformance.telling.listing import read_defects
 from conformance.telling.markdown import unlinked
 from conformance.telling.requirements import read_requirements
-from conformance.telling.trace.kills import read_kills
 from conformance.vectors import load
 
 
@@ -69,8 +69,9 @@ def defect_explanation(name: str) -> dict[str, Any]:
         "origin": defect.origin,
         "features": list(defect.features),
         "equivalent": defect.equivalent,
+        "stateful": defect.stateful,
         "violates": [{"id": id_, "requirement": titles.get(id_, "")} for id_ in defect.violates],
-        "shown by": read_kills().get(defect.id, {}),
+        "shown by": read_record().kills.get(defect.id, {}),
     }
 
 
@@ -81,11 +82,25 @@ def defect_lines(found: dict[str, Any]) -> list[str]:
     lines += [f"shows     nowhere: {found['equivalent']}"] if found["equivalent"] else []
     lines += [f"violates  {each['id']}  {each['requirement']}".rstrip() for each in found["violates"]]
     shown: dict[str, list[str]] = {}
+    lines += _state(found)
     for dtype, cases in found["shown by"].items():
         for case in cases:
             shown.setdefault(case, []).append(dtype)
     rows = [{"id": case, "dtypes": ", ".join(dtypes)} for case, dtypes in shown.items()]
     return lines + _rows("case on record that shows it", "cases on record that show it", rows, "dtypes")
+
+
+def _state(found: dict[str, Any]) -> list[str]:
+    """What has to be asked where one call does not show a defect."""
+    if not found["stateful"]:
+        return []
+    orders = any(THEN in shown for cases in found["shown by"].values() for shown in cases)
+    what = (
+        "asked of one target in the order below, the last case is answered wrongly"
+        if orders
+        else "each case below shows it alone, asked of a new target"
+    )
+    return [f"state     the answer depends on what was asked before; {what}"]
 
 
 def explanation_lines(found: dict[str, Any]) -> list[str]:

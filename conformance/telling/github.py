@@ -33,6 +33,8 @@ def run_markdown(report: Report, requirements: Iterable[Requirement] = ()) -> st
             ),
         ),
     ]
+    if report.gave_up:
+        parts.insert(2, escape(report.gave_up))
     if report.failed:
         titles = {requirement.id: requirement.title for requirement in requirements}
         parts.append(

@@ -48,7 +48,9 @@ def join(reports: Sequence[Report]) -> Joined:
 
 def _notes(report: Report) -> Iterator[str]:
     """What its counts do not tell, a sentence each."""
-    if not report.ended:
+    if report.gave_up:
+        yield f"{report.target.name}: {report.gave_up}"
+    elif not report.ended:
         yield f"{report.target.name}: the run ended after {len(report.results)} of {report.asked} rows"
     if report.suite_version != SUITE_VERSION:
         yield f"{report.target.name}: judged by suite {report.suite_version}; this is {SUITE_VERSION}"
@@ -110,6 +112,14 @@ def _whole(reports: Sequence[Report], complete: bool) -> Report:
         profiles=summary.profiles(results, hello, whole),
         untested_requirements=summary.untested(results, [r.id for r in read_requirements()]),
         results=results,
-        asked=None,
+        asked=_asked(reports, len(results)),
+        stopped=next((report.stopped for report in reports if report.stopped), ""),
         options={**options, "shard": None if complete else options.get("shard")},
     )
+
+
+def _asked(reports: Sequence[Report], rows: int) -> int | None:
+    """How many rows the parts have if all go to their ends; None where all did, or one does not say."""
+    asked = {_shard(report): report.asked for report in reports}
+    numbers = [number for number in asked.values() if number is not None]
+    return sum(numbers) if len(numbers) == len(asked) and sum(numbers) > rows else None

@@ -49,7 +49,7 @@ class OutFile:
         """The file that becomes the other one once it is whole: made anew, whatever lies or points there."""
         beside = self._path.with_name(f"{self._stem}{os.getpid()}")
         beside.unlink(missing_ok=True)
-        return beside, beside.open("x", encoding="utf-8", errors="backslashreplace")
+        return beside, beside.open("x", encoding="utf-8", errors="backslashreplace", newline="\n")
 
     @property
     def _stem(self) -> str:

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from conformance.judging.verdict import Row
 from conformance.running.isolated import START_SECONDS
-from conformance.running.runner import Event, Started
+from conformance.running.runner import Event, GaveUp, Started
 from conformance.telling.text import MESSAGE, STYLES, counted, plain, safe, shorten
 
 SLOW_START = 8.0
@@ -62,6 +62,8 @@ class RunProgress:
         if isinstance(event, Started):
             self._waiting.cancel()
             self._begin(event)
+            return
+        if isinstance(event, GaveUp):  # which the report tells
             return
         self._failed += event.unexpected
         told = event.unexpected and self._failed <= FAILURES_SHOWN

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,9 +14,10 @@ import numpy as np
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
-from conformance.running.runner import Event, Request, Started
+from conformance.running.runner import Event, GaveUp, Request, Started
 from conformance.running.select import wanted
 from conformance.telling import summary
+from conformance.telling.held import Held
 from conformance.telling.outfile import OutFile
 from conformance.telling.report import BaselineResult, Report, TargetInfo
 from conformance.telling.resume import check_target
@@ -34,8 +36,8 @@ WRITE_SECONDS = 1.0
 class Recorder:
     """The report of a run that is under way.
 
-    `file` is kept up to date meanwhile; `others` are written at the end, each as what makes its text of the
-    report; `resumed` is the report of an earlier run that this one goes on with.
+    `file` is kept up to date meanwhile, by this run alone while it is `held`; `others` are written at the end, each
+    as what makes its text of the report; `resumed` is the report of an earlier run that this one goes on with.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Recorder:
         file: OutFile | None = None,
         others: Sequence[tuple[OutFile, Callable[[Report], str]]] = (),
         resumed: Report | None = None,
+        held: Held | None = None,
     ) -> None:
         self._vectors, self._command, self._request = vectors, tuple(command), request
         self._file, self._others, self._resumed = file, tuple(others), resumed
@@ -57,18 +60,25 @@ class Recorder:
         self._found: Diagnosed | None = None
         self._written = time.monotonic()
         self._whole: list[str] = []
+        self._stopped = ""
+        self._held = held
+        self.kept = False  # whether the file holds rows of this run
+        self.sha256 = ""  # of the file as it was written last
 
     def add(self, event: Event) -> None:
         """Takes in one event; writes the report if the last time is a while ago."""
         if isinstance(event, Started):
             self._start(event)
+        elif isinstance(event, GaveUp):
+            self._stopped = event.why
+            return
         else:
             self._rows.append(event)
             if time.monotonic() - self._written < WRITE_SECONDS:
                 return
         if self._file is not None:
             with suppress(UsageError):  # the run goes on: what is computed is still told at its end
-                self._file.write(text(self.report()))
+                self._keep(self._file, self.report())
             self._written = time.monotonic()
 
     def _start(self, event: Started) -> None:
@@ -84,17 +94,28 @@ class Recorder:
         """Whether there is something to report."""
         return self._started is not None
 
+    def _keep(self, file: OutFile, report: Report) -> None:
+        written = text(report)
+        file.write(written)
+        self.kept, self.sha256 = True, sha256(written.encode()).hexdigest()
+
     def write(self) -> None:
-        """Writes what was recorded, if there is something, to each file.
+        """Writes what was recorded, if there is something, to each file, and lets others write them.
 
         Raises:
             UsageError: it cannot be written.
         """
-        if not self.started:
-            return
+        try:
+            if self.started:
+                self._write_all()
+        finally:
+            if self._held is not None:
+                self._held.release()
+
+    def _write_all(self) -> None:
         report = self.report()
         if self._file is not None:
-            self._file.write(text(report))
+            self._keep(self._file, report)
             self._whole.append(str(self._file))
         for file, render in self._others:
             file.write(render(report))
@@ -103,6 +124,10 @@ class Recorder:
     def written(self) -> str:
         """Which files have been written at the end, in words; nothing where there are none."""
         return f"wrote {', '.join(self._whole)}" if self._whole else ""
+
+    def checksum(self) -> str:
+        """What the report's file has to be to be that of this run; empty where there is none."""
+        return f"report sha256: {self.sha256}" if self.kept else ""
 
     def report(self) -> Report:
         """The report of the rows so far; its status stays open until all are there."""
@@ -125,6 +150,7 @@ class Recorder:
             options=self._request.options,
             baseline=self._baseline(rows),
             asked=self._started.total,
+            stopped=self._stopped,
         )
 
     @property
@@ -151,9 +177,10 @@ class Recorder:
     def varied(self) -> str:
         """How many rows had a variant asked as well, and how to ask the same ones again; empty if none had."""
         assert self._started is not None
-        if not self._started.varied:
+        number = sum(row.key in self._started.varied for row in self._rows)
+        if not number:
             return ""
-        rows = counted(self._started.varied, "row")
+        rows = counted(number, "row")
         return f"of {rows} a variant was asked as well; the same ones again: --fresh {self._request.fresh}"
 
     def diagnose(self) -> "Diagnosed":
@@ -178,6 +205,15 @@ class Recorder:
         """What to say of failures that all lie in what the target claims only by default; empty otherwise."""
         assert self._started is not None
         return summary.assumed(self._rows, self._started.hello)
+
+    def undeclared(self) -> str:
+        """Which dtypes the target was not asked at since it does not declare them; empty if none."""
+        assert self._started is not None
+        hello = self._started.hello
+        left = [dtype for dtype in DTYPES if dtype not in hello.dtypes]
+        if not left or self._request.selection.dtypes:
+            return ""
+        return f"not tested: {', '.join(left)}, which the target does not declare in `dtypes`"
 
     def left_open(self) -> str:
         """Why an incomplete run is incomplete."""

@@ -1,10 +1,12 @@
 """The report of a run, as data and as the JSON of spec/schema/report.json."""
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,7 +80,11 @@ class Report:
     options: Mapping[str, Any] | None = None  # which rows were asked, and how; None in reports of version 1.0
     baseline: BaselineResult | None = None
     asked: int | None = None  # rows that there are if the run goes to its end; None in reports of version 1.1
+<<<<<<< HEAD
     drawing: Drawing | None = None  # of an exploration
+=======
+    stopped: str = ""  # why the run gave up before its end; empty where it did not
+>>>>>>> e-oracle
 
     @property
     def executed(self) -> int:
@@ -89,6 +95,18 @@ class Report:
     def ended(self) -> bool:
         """Whether no row is known to be lacking."""
         return self.asked in (None, len(self.results))
+
+    @property
+    def lacking(self) -> int:
+        """How many rows are known to be lacking."""
+        return max(0, (self.asked or 0) - len(self.results))
+
+    @property
+    def gave_up(self) -> str:
+        """That the run gave up before its end, in a sentence; empty where it did not."""
+        return (
+            f"gave up: {self.stopped}, so {self.lacking} of {self.asked} were not run" if self.stopped else ""
+        )
 
     @property
     def failed(self) -> int:
@@ -127,7 +145,11 @@ class Report:
             **({"options": dict(self.options)} if self.options is not None else {}),
             **({"baseline": baseline} if baseline else {}),
             **({"asked": self.asked} if self.asked is not None else {}),
+<<<<<<< HEAD
             **({"mode": EXPLORE, **asdict(self.drawing)} if self.drawing is not None else {}),
+=======
+            **({"stopped": self.stopped} if self.stopped else {}),
+>>>>>>> e-oracle
         }
 
     @classmethod
@@ -153,7 +175,11 @@ class Report:
             if "baseline" in data
             else None,
             asked=data.get("asked"),
+<<<<<<< HEAD
             drawing=Drawing(data["seed"], data["drawn"], data["judged"]) if "mode" in data else None,
+=======
+            stopped=data.get("stopped", ""),
+>>>>>>> e-oracle
         )
 
 
@@ -259,11 +285,29 @@ def _inlined(part: Any, definitions: Mapping[str, Any]) -> Any:
     return {name: _inlined(each, definitions) for name, each in part.items() if name != "$defs"}
 
 
-def read_report(path: Path) -> Report:
-    """The report of a file.
+SHA256 = re.compile(r"(?:sha256:)?([0-9a-f]{64})", re.IGNORECASE)
+
+
+def checksums(given: Iterable[str]) -> frozenset[str]:
+    """The SHA-256 of reports as the user gives them.
 
     Raises:
-        UsageError: it cannot be read, or is no report.
+        UsageError: one is no such number.
+    """
+    found = {text: SHA256.fullmatch(text.strip()) for text in given}
+    for text, match in found.items():
+        if match is None:
+            raise UsageError(
+                f"--sha256 {text[:80]!r} is none: give the 64 digits that the run ended with, report sha256: ..."
+            )
+    return frozenset(match[1].lower() for match in found.values() if match)
+
+
+def read_report(path: Path, among: Container[str] | None = None) -> Report:
+    """The report of a file; with `among`, one whose SHA-256 is in there.
+
+    Raises:
+        UsageError: it cannot be read, is no report, or another than it was.
     """
     try:
         raw = read_bytes(path)
@@ -271,6 +315,11 @@ def read_report(path: Path) -> Report:
         raise UsageError(f"{path} is no report: {error}") from error
     except OSError as error:
         raise UsageError(f"report {path} cannot be read: {error.strerror or error}") from error
+    if among is not None and (digest := sha256(raw).hexdigest()) not in among:
+        raise UsageError(
+            f"report {path} has the sha256 {digest}, which was not given: "
+            "it was changed after its run, or is of another"
+        )
     try:
         data = strict_json(raw)
     except ValueError as error:

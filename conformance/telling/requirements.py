@@ -14,6 +14,8 @@ STATEMENT = re.compile(r"\s*(?:\*\*(?P<title>.+?)\*\*)?\s*(?:\*(?P<notes>[^*\n]+
 RATIONALE = re.compile(r"^> \*\*Rationale\.\*\* ?(.*?)(?=\n[^>]|\Z)", re.MULTILINE | re.DOTALL)
 DECISION = re.compile(r"\]\((decisions/[^)#]+)")
 
+SINCE = re.compile(r"since (\d+\.\d+)")
+
 LEVELS = ("MUST", "SHOULD", "MAY")
 LEDGER = "DOC-"
 """Headings of this form in the documents' ledger are entries and no requirements."""
@@ -48,6 +50,12 @@ class Requirement:
         """The features that it belongs to; none for core."""
         names = self.notes[1].split(" + ") if len(self.notes) > 1 else []
         return tuple(name for name in names if name != "core")
+
+    @property
+    def since(self) -> str:
+        """The version of the specification that it holds from; empty where none is given."""
+        match = SINCE.fullmatch(self.notes[2]) if len(self.notes) > 2 else None
+        return match[1] if match else ""
 
     @property
     def untested(self) -> str:

@@ -16,6 +16,7 @@ from conformance.running.process import split_command
 from conformance.running.runner import Request
 from conformance.running.select import Selection, parse_shard
 from conformance.telling.badge import badge as badge_text
+from conformance.telling.held import Held
 from conformance.telling.junit import junit as junit_text
 from conformance.telling.known import baseline_text
 from conformance.telling.outfile import OutFile, check_apart, files_of
@@ -26,6 +27,7 @@ from conformance.telling.resume import check_request
 from conformance.telling.text import shorten
 from conformance.vectors import load
 from conformance.vectors.case import Case
+from conformance.vectors.load import Vectors
 
 LONGEST = threading.TIMEOUT_MAX / 2
 """Seconds that the system can wait, with room for what is allowed beyond; more is taken as this."""
@@ -195,7 +197,26 @@ def prepare(
         if path is not None
     ]
     _check_reasons(files)
-    _check_apart(request, files, [*([file] if file else []), *(each for each, _ in others)])
+    written = [*([file] if file else []), *(each for each, _ in others)]
+    _check_apart(request, files, written)
+    held = Held(written)
+    try:
+        request, vectors, resumed = _complete(request, files, fresh)
+        requirements = [r.id for r in read_requirements() if not r.withdrawn]
+    except BaseException:
+        held.release()
+        raise
+    return (
+        request,
+        Recorder(vectors, requirements, tuple(command), request, file, others, resumed, held),
+        vectors.cases,
+    )
+
+
+def _complete(
+    request: Request, files: Files, fresh: int | str | None
+) -> tuple[Request, Vectors, Report | None]:
+    """The request with all that is read for it, the vectors, and the report that it goes on with."""
     seed = fresh_seed(fresh)
     if files.baseline is not None:
         request = replace(request, baseline=read_baseline(Path(files.baseline)))
@@ -213,12 +234,7 @@ def prepare(
     request = replace(request, fresh=seed)
     if resumed is not None:
         check_request(resumed, request, vectors)
-    requirements = [r.id for r in read_requirements() if not r.withdrawn]
-    return (
-        request,
-        Recorder(vectors, requirements, tuple(command), request, file, others, resumed),
-        vectors.cases,
-    )
+    return request, vectors, resumed
 
 
 def saved_vectors(vectors: load.Vectors, files: Iterable[FilePath]) -> load.Vectors:

@@ -17,6 +17,8 @@ from conformance.telling.text import MESSAGE, STYLES, inert, plain, safe, shorte
 
 BLAMED = 8
 """Requirements that are named as broken."""
+SCREEN = 20
+"""Lines of a comparison beyond which its counts stand at the beginning as well."""
 HEADING, COLUMN = 30, 10
 """Characters of a target's name in a heading, and how many of them stand side by side."""
 
@@ -121,7 +123,7 @@ def short_cell(rows: Iterable[Row]) -> Text:
         return Text(f"{known} xfail", STYLES["xfail"])
     if passed:
         return Text(f"{passed} pass", STYLES["pass"])
-    return Text("none" if unsupported else "", STYLES["unsupported"])
+    return Text("unsupported" if unsupported else "", STYLES["unsupported"])
 
 
 def summary_line(report: Report) -> Text:
@@ -129,7 +131,8 @@ def summary_line(report: Report) -> Text:
     counts = ", ".join(
         f"{n} {verdict}" for verdict, n in report.summary.items() if n or verdict in ("pass", "fail")
     )
-    return Text.assemble((report.status, STYLES[report.status]), f": {counts}")
+    lacking = f", {report.lacking} not run" if report.lacking else ""
+    return Text.assemble((report.status, STYLES[report.status]), f": {counts}{lacking}")
 
 
 def summary_lines(report: Report, profile: str | None = None) -> list[Text]:
@@ -157,4 +160,6 @@ def comparison_lines(comparison: Comparison) -> list[Text]:
                 )
             )
     counts = ", ".join(f"{len(getattr(comparison, name))} {word}" for name, word in KINDS.items())
-    return [*lines, plain(f"{counts}, {comparison.same} the same")]
+    summary = plain(f"{counts}, {comparison.same} the same")
+    first = [summary] if len(lines) > SCREEN else []
+    return [*first, *lines, summary]

@@ -13,6 +13,8 @@ from conformance import names
 from conformance.errors import UsageError
 from conformance.running.target import implementations, load
 
+pytestmark = pytest.mark.session("third_party")
+
 LIBRARIES = {
     "torch_sdpa_backend": {"torch"},
     "torch_mha_backend": {"torch"},

@@ -102,6 +102,7 @@ def test_every_defect_replaces_a_step() -> None:
     assert [defect.id for defect in DEFECTS if not _implementation_differs(defect)] == []
 
 
+@pytest.mark.session("defects")
 @pytest.mark.parametrize("requirement", TESTED)
 def test_requirement_is_guarded(requirement: str) -> None:
     """Some defect that violates it is shown by a case that covers it."""
@@ -114,16 +115,19 @@ def test_requirement_is_guarded(requirement: str) -> None:
     pytest.fail(f"no case that covers {requirement} shows a defect that violates it")
 
 
+@pytest.mark.session("defects")
 @pytest.mark.parametrize("name", [defect.id for defect in DEFECTS if defect.equivalent])
 def test_equivalent_defect_survives(name: str) -> None:
     assert not any(kill(BY_ID[name], cases(), ("float64", "bfloat16"), enough=1).cases.values())
 
 
+@pytest.mark.session("defects")
 @pytest.mark.parametrize("name", PRECISE)
 def test_reasons_hold(name: str) -> None:
     assert kill(BY_ID[name], cases(), enough=1).problems == []
 
 
+@pytest.mark.session("defects")
 @pytest.mark.parametrize("kind", BANK)
 def test_first_defects_of_a_kind_are_shown(kind: str) -> None:
     for defect in BANK[kind][:3]:

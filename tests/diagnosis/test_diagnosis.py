@@ -112,6 +112,48 @@ def test_what_no_model_reproduces_is_said_plainly() -> None:
     assert diagnosis_lines(found)[0] == f"no known mistake reproduces two or more of {found.failed} failures"
 
 
+def test_what_the_failures_say_themselves_is_said_and_not_that_nothing_is_known() -> None:
+    rows = rows_of(BY_ID["causal-strict"].implementation(), cases())
+    written = "query was written to during the call (IND-5)"
+    refused = "OverflowError: q_offset 2147483648 is too large (kernel.py:7)"
+    said = [
+        replace(row, verdict=verdict, message=message, got=())
+        for number, row in enumerate(row for row in rows if row.failed)
+        for verdict, message in [("fail", written) if number % 3 else ("error", refused)]
+    ]
+    found = diagnose(said, cases(), "fused", defects("scale-by-d-k-itself"))
+    assert found.findings == ()
+    first, second = diagnosis_lines(found)
+    assert first.endswith(f"of {len(said)} failures say it themselves: {written}")
+    assert second.endswith(f"of {len(said)} failures say it themselves: {refused}")
+
+
+def test_what_the_failures_say_stands_beside_what_is_found() -> None:
+    rows = rows_of(BY_ID["causal-strict"].implementation(), cases())
+    written = [
+        replace(row, verdict="fail", message="key was written to during the call (IND-5)")
+        for row in rows
+        if row.passed
+    ][:4]
+    rest = [row for row in rows if row.failed]
+    found = diagnose([*written, *rest], cases(), "fused", defects("causal-strict", "mask-inverted"))
+    first, second = diagnosis_lines(found)
+    assert "(MASK-6; causal-strict)" in first
+    assert (
+        second
+        == f"4 of {len(rest) + 4} failures say it themselves: key was written to during the call (IND-5)"
+    )
+
+
+def test_the_finding_that_explains_most_stands_first() -> None:
+    asked = [rows_of(BY_ID[name].implementation(), cases()) for name in ("bias-ignored", "causal-strict")]
+    merged = [max(rows, key=lambda row: row.failed) for rows in zip(*asked, strict=True)]
+    found = diagnose(merged, cases(), "fused", defects("bias-ignored", "causal-strict"))
+    explains = [finding.explains for finding in found.findings]
+    assert len(explains) > 1
+    assert explains == sorted(explains, reverse=True)
+
+
 def test_two_mistakes_at_once() -> None:
     among = defects("scale-by-d-k-itself", "mask-inverted", "causal-strict", "bias-ignored", "sinks-ignored")
     found = diagnose(rows_of(both("scale-by-d-k-itself", "mask-inverted"), cases()), cases(), "fused", among)

@@ -1,6 +1,4 @@
 import sys
 from pathlib import Path
 
-sys.path.append(
-    str(Path(__file__).parent)
-)  # attention_reference and array_libraries, shared by the tests here
+sys.path.append(str(Path(__file__).parent))  # problems and array_libraries, shared by the tests here

@@ -61,8 +61,8 @@ def test_keras(grouped, bias, monkeypatch):
     query, key, value = drawn(2, 3, 6), drawn(2, 5, 6 if grouped else 8), drawn(2, 5, 6 if grouped else 7)
     layer(query, value, key)
     layer.set_weights([drawn(*w.shape) / 2 for w in layer.weights])
-    expected = np.asarray(layer(query, value, key))
-    tensors = {w.path: np.asarray(w) for w in layer.weights}
+    expected = keras.ops.convert_to_numpy(layer(query, value, key))
+    tensors = {w.path: keras.ops.convert_to_numpy(w) for w in layer.weights}
     prefix = f"{layer.name}/"
     weights = import_weights("keras", tensors, prefix=prefix)
     np.testing.assert_allclose(core(query, key, value, weights), expected, **CLOSE)

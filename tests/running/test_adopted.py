@@ -118,3 +118,38 @@ def test_a_file_of_helpers_names_what_could_be_called(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match=re.escape(f"{message}{path}:mine")):
         load(str(path))
+
+
+def test_of_several_functions_the_likeliest_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "helpers.py"
+    path.write_text("def softmax(x): ...\ndef attend_once(q): ...\ndef my_attention(query, key, value): ...")
+    with pytest.raises(UsageError, match=re.escape(f"name what to call, as in {path}:my_attention")):
+        load(str(path))
+
+
+HEAD = """
+dtypes = ("float32", "float16")
+layout = "blhd"
+accuracy = "eager"
+features = 64
+def attention(query, key, value): ...
+class Kernel:
+    layout = "bhld"
+    def __call__(self, query, key, value): ...
+"""
+
+
+def test_what_stands_at_the_head_of_a_file_is_not_dropped_silently(tmp_path: Path) -> None:
+    path = tmp_path / "headed.py"
+    path.write_text(HEAD)
+    hello = load(f"{path}:attention").hello
+    assert hello.dtypes == ("float32",)
+    (note,) = hello.notes
+    assert note == (
+        f"dtypes, layout at the head of its file are not read for {path}:attention: "
+        "say attention.dtypes = dtypes"
+    )
+    (note,) = load(f"{path}:Kernel").hello.notes
+    assert note.startswith("dtypes at the head of its file is not read for ")
+    path.write_text(HEAD + 'attention.dtypes = dtypes\nattention.layout = "blhd"\n')
+    assert load(f"{path}:attention").hello.notes == ()

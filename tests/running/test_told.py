@@ -52,6 +52,25 @@ def test_a_hint_where_it_fits_and_nowhere_else(text: str, attributes: Any, hint:
     assert message.endswith(f" in attention){hint}")
 
 
+def test_the_hint_is_of_what_is_special_in_the_call() -> None:
+    shape = {"query": (4, 3, 4), "key": (2, 3, 4), "value": (2, 3, 4)}
+    inputs = {name: np.ones(of, np.float32) for name, of in shape.items()}
+
+    def attention(query: Any, key: Any, value: Any, *, q_offset: Any = 0) -> Any:
+        raise ValueError("operands could not be broadcast together")
+
+    heads = "; query has 4 heads, key 2: repeat them, or leave gqa out of `features`"
+    assert call(adopt(attention, "x"), SDPA, inputs, {}, {}).message.endswith(heads)
+    one = {name: array[:1] for name, array in inputs.items()}
+    asked_at = call(adopt(attention, "x"), SDPA, one, {"q_offset": np.array([1, 2])}, {}).message
+    assert asked_at.endswith(
+        "; q_offset is an array here: raise NotImplementedError if you take one integer only"
+    )
+    assert call(adopt(attention, "x"), SDPA, one, {"q_offset": 1}, {}).message.endswith(LAYOUT)
+    attention.features = {"gqa"}  # type: ignore[attr-defined]
+    assert call(adopt(attention, "x"), SDPA, inputs, {}, {}).message.endswith("heads, key 2: repeat them")
+
+
 @pytest.mark.parametrize("loaded", [True, False])
 def test_what_numpy_says_of_methods_of_tensors_is_a_hint_where_torch_is_loaded(
     loaded: bool, monkeypatch: pytest.MonkeyPatch

@@ -102,3 +102,14 @@ def test_what_it_says(make_report: Any, make_row: Any) -> None:
     assert row.count("|") == 6
     assert "<" not in row
     assert "\x1b" not in markdown
+
+
+def test_a_long_comparison_begins_with_its_counts(make_report: Any, make_row: Any) -> None:
+    for number, first in ((30, True), (3, False)):
+        before, after = (
+            make_report(*(make_row(verdict, f"a/{n:02}") for n in range(number)))
+            for verdict in ("fail", "pass")
+        )
+        lines = [str(line) for line in comparison_lines(compare(before, after))]
+        assert lines[-1] == f"0 regressed, {number} fixed, 0 changed, 0 new, 0 vanished, 0 the same"
+        assert (lines[0] == lines[-1]) == first

@@ -12,10 +12,12 @@ import pytest
 
 from conformance.cli import main
 from conformance.defects.defect import Defect
+from conformance.defects.record import THEN, UPDATE, WRITE, Record, write_record
 from conformance.errors import UsageError
 from conformance.resources import spec_directory
 from conformance.telling.listing import read_defects
 from conformance.telling.trace import kills, links, marks
+from conformance.telling.trace.chain import BUILD
 from conformance.telling.trace.holes import holes
 from conformance.telling.trace.index import index, write_index
 from conformance.telling.trace.links import Links, links_json, read_links
@@ -149,6 +151,8 @@ FAULTS: list[tuple[str, Fault, str]] = [
     ("no sentence", lambda c: c.edit("mask.md", TITLE, ""), "spec/mask.md:{MASK-3}: MASK-3 has no sentence in bold"),
     ("unknown level", lambda c: c.edit("mask.md", NOTES, NOTES.replace("MUST", "OUGHT")), "has the level 'OUGHT'"),
     ("no version", lambda c: c.edit("mask.md", NOTES, NOTES.replace(" · since 1.0", "")), "since when it holds"),
+    ("no version that is one", lambda c: c.edit("mask.md", NOTES, NOTES.replace("1.0", "next")), "since when it holds"),
+    ("later version", lambda c: c.edit("mask.md", NOTES, NOTES.replace("1.0", "9.0")), "MASK-3 holds since 9.0, and"),
     ("untested, no why", lambda c: c.edit("mask.md", NOTES, NOTES[:-1] + " · untested*"), "does not say why"),
     ("MUST in prose", lambda c: c.edit("mask.md", "## Visibility\n", "## V\n\nA key MUST be.\n"), "says MUST outside"),
     ("MAY in a record", lambda c: c.append("decisions/0009-empty-rows.md", "It MAY.\n"), "empty-rows.md:24: says MAY"),
@@ -204,22 +208,21 @@ def test_kills_on_record(real: Links) -> None:
     dtype, *others = first.observable
     one, case = replace(real, defects=[first]), real.cases[0].id
 
-    def found(killed_by: dict[str, list[str]]) -> list[str]:
-        return [
-            str(hole) for hole in kills.recorded(one, json.dumps([{"id": first.id, "killed_by": killed_by}]))
-        ]
+    def found(killed_by: dict[str, tuple[str, ...]]) -> list[str]:
+        return [str(hole) for hole in kills.recorded(one, Record(kills={first.id: killed_by}))]
 
-    survives = [f"defect {first.id}: no case kills it at {dtype}"]
-    assert found({name: [case] for name in first.observable}) == []
-    assert found({name: [case] for name in others}) == survives
-    assert found({name: [case] for name in others} | {dtype: []}) == survives
-    assert found({name: [case] for name in others} | {dtype: ["mask/gone"]}) == survives
-    assert "not in the record" in str(next(kills.recorded(one, "[]")))
-    (stale,) = kills.recorded(replace(real, defects=[]), json.dumps([{"id": "gone", "killed_by": {}}]))
-    assert str(stale) == "defect gone: is in the record of kills and no longer in the bank"
-    for text in ("{", "[1]", '[{"id": 1}]'):
-        with pytest.raises(UsageError, match="cannot be read"):
-            list(kills.recorded(one, text))
+    survives = [f"defect {first.id}: no case on record kills it at {dtype}; say `{UPDATE}`"]
+    assert found(dict.fromkeys(first.observable, (case,))) == []
+    assert found(dict.fromkeys(others, (case,))) == survives
+    assert found(dict.fromkeys(others, (case,)) | {dtype: ()}) == survives
+    assert found(dict.fromkeys(others, (case,)) | {dtype: ("mask/gone",)}) == survives
+    assert found(dict.fromkeys(others, (case,)) | {dtype: (f"mask/gone{THEN}{case}",)}) == survives
+    assert found(dict.fromkeys(others, (case,)) | {dtype: (f"{case}{THEN}{case}",)}) == []
+    assert "is not on record" in str(next(kills.recorded(one, Record())))
+    (stale,) = kills.recorded(replace(real, defects=[]), Record(kills={"gone": {}}))
+    assert str(stale) == (
+        f"defect gone: is on record in conformance/defects/kills.json and not in the bank; say `{UPDATE}`"
+    )
 
 
 def test_the_record_is_read_if_there_is_one(
@@ -227,10 +230,19 @@ def test_the_record_is_read_if_there_is_one(
 ) -> None:
     monkeypatch.setattr(kills, "RECORD", tmp_path / "kills.json")
     assert [str(hole) for hole in kills.holes(real, run=False)] == [
-        f"conformance/defects/kills.json: is missing; write it with {kills.WRITE}"
+        f"conformance/defects/kills.json: is missing; say `{WRITE}`"
     ]
-    kills.RECORD.write_text("[]")
+    write_record(Record(), kills.RECORD)
     assert len(list(kills.holes(real, run=False))) == len(real.defects)
+    kills.RECORD.write_text("[]")
+    with pytest.raises(UsageError, match="is no record of kills"):
+        list(kills.holes(real, run=False))
+
+
+def test_contributors_are_told_the_commands_that_a_hole_names() -> None:
+    text = (spec_directory().parent / "CONTRIBUTING.md").read_text("utf-8")
+    for command in (WRITE, UPDATE, BUILD, "python -m conformance chain"):
+        assert f"{command}`" in text or f"{command} " in text, command
 
 
 def test_kills_on_demand(real: Links, monkeypatch: pytest.MonkeyPatch) -> None:

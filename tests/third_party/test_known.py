@@ -2,7 +2,10 @@ import json
 import tomllib
 
 import known
+import pytest
 import table
+
+pytestmark = pytest.mark.session("third_party")
 
 REPORT = {
     "target": {"source": "some", "name": "some", "version": "1"},

@@ -12,7 +12,10 @@ from conformance.defects.reference import REFERENCE, Implementation
 from conformance.errors import UsageError
 from conformance.running import target
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of the other operators' cases, which onnx makes as well
+pytestmark = [
+    pytest.mark.session("third_party"),
+    pytest.mark.filterwarnings("ignore"),  # of the other operators' cases, which onnx makes as well
+]
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,16 @@
 """W and s against errors at every place that a policy admits: the worst of them, and random ones."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import perturbed
 import pytest
+from mpmath import mp, mpf
 
 from conformance.names import MHA, SDPA
 from conformance.vectors.generate.approximate import approximate
 from conformance.vectors.generate.bounds import limits
+from conformance.vectors.generate.bounds.statistics import fall
 from conformance.vectors.generate.draws import Draws
 from conformance.vectors.generate.policies import POLICY
 from conformance.vectors.generate.problem import pose
@@ -202,6 +206,27 @@ def test_equal_values_are_not_moved_by_logits(policy):
     worst = bounds_of(problem, policy)["output"][0][0, 0, 0]
     roundings = 3 * policy.storage + 3 * policy.stored_logits + 30 * policy.accumulation + 2 * policy.operand
     assert np.all(worst <= roundings * np.abs(problem.inputs["value"][0, 0, 0]) * 1.1 + 1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-15, 1e-9, 1e-3, 0.5, 2.0, 30.0, 690.0])
+@pytest.mark.parametrize("sink", [0.0, 0.25])
+def test_the_fall_of_the_least_denominator_is_exact_to_its_last_bits(size, sink):
+    weights = np.array([[0.5, 0.25, 0.125, 0.125]]) * (1 - sink)
+    exponent = size * np.array([[1.0, 0.75, 0.5, 1.25]])
+    of_sink = np.array([[size * 0.875]])
+    least = (weights * np.exp(-exponent)).sum(axis=-1, keepdims=True) + sink * np.exp(-of_sink)
+    softmax = SimpleNamespace(
+        weights=weights,
+        exponent=exponent,
+        sink_weight=np.array([[sink]]),
+        sink_exponent=of_sink,
+        denominator=least,
+    )
+    with mp.workdps(700):
+        terms = zip(weights[0], exponent[0], strict=True)
+        total = sum(mpf(p) * mp.exp(-mpf(t)) for p, t in terms) + mpf(sink) * mp.exp(-mpf(of_sink[0, 0]))
+        wanted = float(-mp.log(total))
+    assert fall(softmax)[0, 0] == pytest.approx(wanted, rel=1e-14, abs=0)
 
 
 def test_a_past_costs_nothing_and_a_projection_does():

@@ -23,6 +23,7 @@ NOTHING = {  # results without an element
 COMPARED = 140_000  # elements in all
 
 
+@pytest.mark.session("verify")
 @pytest.mark.parametrize("name", ANSWERED)
 def test_the_second_reference_agrees(name):
     case = ANSWERED[name]

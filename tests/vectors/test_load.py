@@ -144,6 +144,14 @@ def test_what_is_written_is_read_back(built, written):
                     assert equal(read.bounds[dtype][policy].rms, bound.rms)
 
 
+def test_the_index_has_one_case_a_line(written):
+    lines = (written / INDEX).read_text("utf-8").splitlines()
+    index = json.loads((written / INDEX).read_bytes())
+    read = [json.loads(line.rstrip(",")) for line in lines if line.startswith('{"id":')]
+    assert read == index["cases"]
+    assert len(lines) == len(index["cases"]) + len(index["files"]) + 8
+
+
 def test_writing_twice_gives_the_same_bytes(built, written, tmp_path):
     for order in (built, built[::-1]):
         again = tmp_path / str(len(list(tmp_path.iterdir())))

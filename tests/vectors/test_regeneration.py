@@ -70,6 +70,7 @@ def test_a_shipped_case_says_what_its_draft_says(name):
         assert golden.rows == (draft.rows if sampled else None)
 
 
+@pytest.mark.session("vectors")
 @pytest.mark.covers("CONF-10")
 @pytest.mark.parametrize("name", _sample())
 def test_a_case_built_anew_is_the_shipped_one(name):

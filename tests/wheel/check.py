@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -18,7 +19,10 @@ PACKAGES = ("mha_core", "backends", "conformance")
 
 
 def main() -> int:
-    """Exit status 0, or 1 with a line for each thing that is not as it must be."""
+    """Exit status 0, or 1 with a line for each thing that is not as it must be.
+
+    A folder, where one is given, gets the wheel and the sdist if nothing is wrong with them.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         wheel, sdist = built(folder)
@@ -29,6 +33,11 @@ def main() -> int:
             *versions(wheel),
             *installed(folder, wheel),
         ]
+        if sys.argv[1:] and not found:
+            kept = ROOT / sys.argv[1]
+            kept.mkdir(exist_ok=True)
+            for file in (wheel, sdist):
+                shutil.copy(file, kept)
     for problem in found:
         print(f"WRONG {problem}")
     print(f"{len(found)} problems" if found else f"{wheel.name} is as it must be, and so is {sdist.name}")

@@ -411,8 +411,9 @@ DEFECTS = (
         "Gradients are added to those of the call before.",
         ("IND-4", "GRAD-1"),
         _accumulating,
+        stateful=True,
     ),
-    Defect("grad-stale-delta", "Delta is kept from the call before.", ("GRAD-1",), _stale),
+    Defect("grad-stale-delta", "Delta is kept from the call before.", ("GRAD-1",), _stale, stateful=True),
     Defect("grad-output-written", "grad_output is overwritten.", ("IND-5",), {"compute_gradients": _writing}),
     Defect(
         "grad-unchecked-cotangent-shape",

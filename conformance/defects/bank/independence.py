@@ -242,6 +242,7 @@ DEFECTS = (
         ("IND-4",),
         _remembered_mask,
         features=("mask",),
+        stateful=True,
     ),
     Defect(
         "triangle-remembered-by-lengths",
@@ -249,24 +250,28 @@ DEFECTS = (
         ("IND-4", "MASK-8"),
         _remembered_triangle,
         features=("is_causal",),
+        stateful=True,
     ),
     Defect(
         "second-call-differs",
         "From the second equal call on your output is another one.",
         ("IND-4",),
         _counting(lambda n, x: x if n == 1 else x * x.dtype.type(1.5)),
+        stateful=True,
     ),
     Defect(
         "third-call-zero",
         "The third equal call gives zeros.",
         ("IND-4",),
         _counting(lambda n, x: x if n < 3 else 0 * x),
+        stateful=True,
     ),
     Defect(
         "output-accumulates",
         "Outputs of equal calls are added up in one buffer.",
         ("IND-4",),
         _counting(lambda n, x: n * x),
+        stateful=True,
     ),
     Defect(
         "past-grows-between-calls",
@@ -274,6 +279,7 @@ DEFECTS = (
         ("IND-4", "CACHE-1"),
         _growing,
         features=("cache",),
+        stateful=True,
     ),
     Defect(
         "dropout-left-on",
@@ -281,6 +287,7 @@ DEFECTS = (
         ("ATT-15", "IND-4"),
         _dropping,
         "pytorch/pytorch#124464",
+        stateful=True,
     ),
     Defect(
         "dropout-always-the-same",
@@ -398,5 +405,6 @@ DEFECTS = (
         ("IND-4", "NUM-1", "NUM-2"),
         _noisy,
         admitted={"bfloat16/eager": "less than a rounding of the logits"},
+        stateful=True,
     ),
 )

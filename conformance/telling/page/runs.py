@@ -122,6 +122,7 @@ def _facts(report: Report) -> tuple[tuple[str, str], ...]:
     command: Sequence[str] = [shorten(word, PLACE) for word in report.command]
     seconds = sum(row.seconds for row in report.results)
     return (
+        *((("ended early", shorten(report.gave_up, PLACE)),) if report.gave_up else ()),
         ("command", " ".join(command)),
         ("source", shorten(report.target.source, PLACE)),
         ("suite", report.suite_version),

@@ -10,6 +10,7 @@ from conformance.telling.requirements import GENERATED, LEVELS, Requirement
 from conformance.telling.trace.index import stale
 from conformance.telling.trace.links import Links
 from conformance.telling.trace.texts import dangling, loose_keywords, unknown_mentions
+from conformance.version import SPEC_VERSION
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Hole:
 
 def holes(links: Links) -> Iterator[Hole]:
     """Every hole; none in a repository that is in order."""
-    yield from _statements(links)
+    yield from statements(links.requirements)
     yield from _claims(links)
     yield from _coverage(links)
     yield from _names(links)
@@ -41,10 +42,15 @@ def place(requirement: Requirement) -> str:
     return f"spec/{requirement.file}:{requirement.line}"
 
 
-def _statements(links: Links) -> Iterator[Hole]:
+def version(text: str) -> tuple[int, ...]:
+    """Sorts 1.2 before 1.10."""
+    return tuple(map(int, text.split(".")))
+
+
+def statements(requirements: Iterable[Requirement]) -> Iterator[Hole]:
     """Requirements that are not written as requirements are."""
     first: dict[str, Requirement] = {}
-    for r in links.requirements:
+    for r in requirements:
         if r.id in first:
             yield Hole(place(r), f"{r.id} is a duplicate of {place(first[r.id])}; IDs are never used again")
         first.setdefault(r.id, r)
@@ -54,8 +60,14 @@ def _statements(links: Links) -> Iterator[Hole]:
             yield Hole(place(r), f"{r.id} has no sentence in bold")
         if r.level not in LEVELS:
             yield Hole(place(r), f"{r.id} has the level {r.level!r}, wanted one of {', '.join(LEVELS)}")
-        if len(r.notes) < 3 or not r.notes[2].startswith("since "):
+        if not r.since:
             yield Hole(place(r), f"{r.id} does not say its feature and since when it holds")
+        elif version(r.since) > version(SPEC_VERSION):
+            yield Hole(
+                place(r),
+                f"{r.id} holds since {r.since}, and the specification is {SPEC_VERSION}; write "
+                f"`since {SPEC_VERSION}`, or raise SPEC_VERSION in conformance/version.py",
+            )
         if any(note.startswith("untested") and not note.startswith("untested: ") for note in r.notes):
             yield Hole(place(r), f"{r.id} is untested and does not say why")
         if not r.rationale:

@@ -1,16 +1,14 @@
 """Whether some case shows each planted defect: as recorded, or found out now."""
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from conformance.errors import UsageError
+from conformance.defects.defect import Defect
+from conformance.defects.record import RECORD, THEN, UPDATE, WRITE, Record, read_record
 from conformance.resources import PACKAGE
 from conformance.telling.trace.holes import Hole
 from conformance.telling.trace.links import Links
 
-RECORD = PACKAGE / "defects" / "kills.json"
-"""What `python -m conformance.defects --json` prints: a list of `id`, `killed_by`: dtype -> cases, `problems`."""
-WRITE = "python -m conformance.defects --json > conformance/defects/kills.json"
+WHERE = RECORD.relative_to(PACKAGE.parent).as_posix()
 
 
 def holes(links: Links, run: bool) -> Iterator[Hole]:
@@ -25,35 +23,21 @@ def holes(links: Links, run: bool) -> Iterator[Hole]:
         for kill in matrix(links.defects):
             yield from (Hole(f"defect {kill.defect.id}", problem) for problem in kill.problems)
     elif RECORD.is_file():
-        yield from recorded(links, RECORD.read_text("utf-8"))
+        yield from recorded(links, read_record(RECORD))
     else:
-        yield Hole("conformance/defects/kills.json", f"is missing; write it with {WRITE}")
+        yield Hole(WHERE, f"is missing; say `{WRITE}`")
 
 
-def read_kills(text: str | None = None) -> dict[str, dict[str, list[str]]]:
-    """Defect -> dtype -> cases that show it, as recorded; nothing if there is no record.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
-    if text is None:
-        text = RECORD.read_text("utf-8") if RECORD.is_file() else "[]"
-    try:
-        return {kill["id"]: dict(kill["killed_by"]) for kill in json.loads(text)}
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{RECORD} cannot be read: {error!r}; write it with {WRITE}") from error
-
-
-def recorded(links: Links, text: str) -> Iterator[Hole]:
-    """The same, as a record says; a case that is no longer there kills nothing."""
-    kills = read_kills(text)
+def recorded(links: Links, record: Record, defects: Sequence[Defect] | None = None) -> Iterator[Hole]:
+    """The same, of all defects or of some, as a record says; a case that is no longer there kills nothing."""
     cases = {case.id for case in links.cases}
-    for defect in links.defects:
-        if defect.id not in kills:
-            yield Hole(f"defect {defect.id}", f"is not in the record of kills; write it anew with {WRITE}")
+    defects = links.defects if defects is None else defects
+    for defect in defects:
+        if defect.id not in record.kills:
+            yield Hole(f"defect {defect.id}", f"is not on record in {WHERE}; say `{UPDATE}`")
             continue
         for dtype in defect.observable:
-            if not cases & set(kills[defect.id].get(dtype, ())):
-                yield Hole(f"defect {defect.id}", f"no case kills it at {dtype}")
-    for name in sorted(kills.keys() - {defect.id for defect in links.defects}):
-        yield Hole(f"defect {name}", "is in the record of kills and no longer in the bank")
+            if not any(cases >= set(shown.split(THEN)) for shown in record.kills[defect.id].get(dtype, ())):
+                yield Hole(f"defect {defect.id}", f"no case on record kills it at {dtype}; say `{UPDATE}`")
+    for name in sorted(record.kills.keys() - {defect.id for defect in defects}):
+        yield Hole(f"defect {name}", f"is on record in {WHERE} and not in the bank; say `{UPDATE}`")

@@ -228,9 +228,7 @@ def _merge(problem: Problem, heads: list[Any]) -> Any:
     return output
 
 
-def split_all(
-    balls: Any, shown: Array, parted: Callable[[Any], tuple[float, float]] = split
-) -> Pair:
+def split_all(balls: Any, shown: Array, parted: Callable[[Any], tuple[float, float]] = split) -> Pair:
     """Hi and lo of every ball; where the float64 result is not finite, that value itself."""
     hi, lo = np.zeros(balls.shape), np.zeros(balls.shape)
     for place, ball in np.ndenumerate(balls):

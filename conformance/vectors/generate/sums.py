@@ -1,5 +1,6 @@
 """Errors of sums, and of equal terms that round alike."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ FINEST = 2.0**-40
 
 BLOCK = 8
 """Terms that long sums are formed of at once."""
-AT_LENGTH = 1 << 20
+AT_LENGTH = 1 << 18
 """Products of terms, from which on sums are formed by blocks."""
 AT_ONCE = 1 << 17
 """Numbers that are held at once on the way: a cache's load."""
@@ -41,8 +42,11 @@ def partial_sums(x: Array, y: Array) -> Array:
 
     Terms in disorder make it n / 2 sum of squares or less; where they rise, or come by sign, it is more.
     """
-    if x.ndim == y.ndim == 2 and x.shape[0] * y.size > AT_LENGTH:
-        return _partial_sums_by_blocks(x, y)
+    if x.shape[:-2] == y.shape[:-2] and x.shape[-2] * math.prod(y.shape[-2:]) > AT_LENGTH:
+        whole = np.empty((*x.shape[:-1], y.shape[-1]))
+        for place in np.ndindex(*x.shape[:-2]):
+            whole[place] = _partial_sums_by_blocks(x[place], y[place])
+        return whole
     total = x @ y
     first, forward, backward = np.zeros_like(total), np.zeros_like(total), np.zeros_like(total)
     for k in range(x.shape[-1]):
@@ -67,9 +71,7 @@ def _partial_sums_by_blocks(x: Array, y: Array) -> Array:
     for k in range(whole, count):
         first += x[:, k, None] * y[k]
         forward += first**2
-    backward = (
-        (count - 1) * total**2 + forward - 2 * total * ((x * (count - 1.0 - np.arange(count))) @ y)
-    )
+    backward = (count - 1) * total**2 + forward - 2 * total * ((x * (count - 1.0 - np.arange(count))) @ y)
     return np.maximum(forward, backward)
 
 

@@ -26,7 +26,7 @@ def write(directory: Path, cases: Iterable[tuple[Case, bool]]) -> None:
     entries = []
     for case, readable in sorted(cases, key=lambda pair: pair[0].id):
         file = READABLE if readable else f"{case.chapter}.safetensors"
-        tensors, entry = _encoded(case)
+        tensors, entry = encoded(case)
         files.setdefault(file, {}).update(tensors)
         entries.append({**entry, "file": file})
     for name, tensors in files.items():
@@ -40,13 +40,41 @@ def write(directory: Path, cases: Iterable[tuple[Case, bool]]) -> None:
         "cases": entries,
     }
     jsonschema.validate(index, schema("vectors"))
-    raw = (json.dumps(index, indent=1) + "\n").encode()
+    raw = _lines(index)
     (directory / INDEX).write_bytes(raw)
     (directory / CHECKED).write_bytes(checked_text(hashlib.sha256(raw).hexdigest()))
 
 
-def _encoded(case: Case) -> tuple[dict[str, Array], dict[str, Any]]:
-    """The tensors of a case by key, and its entry in the index."""
+def same(one: Case, other: Case) -> bool:
+    """Whether two cases are written alike."""
+    tensors, entry = encoded(one)
+    others, its = encoded(other)
+    return (
+        json.dumps(entry) == json.dumps(its)
+        and list(tensors) == list(others)
+        and all(
+            x.dtype == others[key].dtype
+            and x.shape == others[key].shape
+            and x.tobytes() == others[key].tobytes()
+            for key, x in tensors.items()
+        )
+    )
+
+
+def _lines(index: dict[str, Any]) -> bytes:
+    """The index as JSON with one file and one case a line, so that a change shows as the lines of its cases."""
+
+    def compact(value: Any) -> str:
+        return json.dumps(value, separators=(",", ":"))
+
+    head = [f"{compact(name)}: {compact(index[name])}," for name in ("vectors_version", "spec_version")]
+    files = ",\n".join(f"{compact(name)}: {compact(digest)}" for name, digest in index["files"].items())
+    cases = ",\n".join(map(compact, index["cases"]))
+    return "\n".join(["{", *head, '"files": {', files, "},", '"cases": [', cases, "]", "}", ""]).encode()
+
+
+def encoded(case: Case) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The tensors of a case by key, and its entry in the index but for the file."""
     tensors = {f"{case.id}:input:{name}": array for name, array in case.inputs.items()}
     expected = {}
     for name, golden in case.expected.items():

@@ -11,7 +11,6 @@ from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array
 from conformance.vectors.generate.sums import AT_LENGTH, partial_sums, sum_variance
 
-
 CACHED = 1 << 15
 """Numbers that fit a processor's cache beside others."""
 LONG = 1 << 20

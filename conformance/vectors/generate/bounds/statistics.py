@@ -59,6 +59,18 @@ def weights_limits(softmax: Softmax, policy: Policy) -> Limits:
     return worst, np.sqrt(variance) + floor
 
 
+def fall(softmax: Softmax) -> Array:
+    """-log of the least denominator, [rows, 1].
+
+    Near 1 it is formed from the distance to 1. The subtraction would leave a few last bits of it, and those differ
+    from one machine to the next.
+    """
+    below = (softmax.weights * np.expm1(-softmax.exponent)).sum(axis=-1, keepdims=True)
+    below = below + softmax.sink_weight * np.expm1(-softmax.sink_exponent)  # weights and sink add up to 1
+    least = np.clip(softmax.denominator, np.exp(-LARGEST_EXPONENT), 1.0)
+    return np.where(below > -0.5, -np.log1p(np.maximum(below, -0.5)), -np.log(least))
+
+
 def _of_query(softmax: Softmax) -> Array:
     """What errors of the query do to the log of a weight: they move its key as far as that is from the mean."""
     found = np.empty_like(softmax.weights)
@@ -74,10 +86,7 @@ def lse_limits(softmax: Softmax, policy: Policy) -> Limits:
     """W and s of the lse; exactly -inf where a row is empty. [rows]."""
     p = softmax.weights
     above = (p * softmax.growth).sum(axis=-1, keepdims=True) + softmax.sink_weight * softmax.sink_growth
-    below = (p * np.expm1(-softmax.exponent)).sum(axis=-1, keepdims=True) + softmax.sink_weight * np.expm1(
-        -softmax.sink_exponent
-    )
-    error = np.maximum(np.log1p(above), -np.log1p(np.maximum(below, np.expm1(-LARGEST_EXPONENT))))
+    error = np.maximum(np.log1p(above), fall(softmax))
     stored = stored_lse(softmax, policy)
     worst = error + normaliser(softmax, policy) + stored + policy.storage * np.abs(softmax.lse)
     mean = (softmax.scale * p * softmax.slope) @ softmax.key

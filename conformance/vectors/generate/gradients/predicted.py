@@ -19,10 +19,12 @@ DRAWS = 128
 """Of each kind of place, and for each of the two ways to form Delta."""
 FEWEST = 16
 """Of a problem so large that so many draws would take minutes."""
-PAIRS = 1 << 23
+PAIRS = 1 << 22
 """Pairs of a query and a key, over all draws, from which on there are fewer of them; no stored case has so many."""
 AT_ONCE = 1 << 19
 """Elements of the logits, over all draws, that are simulated at once."""
+MORE_AT_ONCE = 1 << 21
+"""The same of a problem with fewer draws."""
 Site = tuple[Kind, int]
 """A kind of site, and the bits of what is rounded there: some operands are exact in them, some weights round alike."""
 STORED_BITS = {dtype: round(-math.log2(unit)) for dtype, unit in UNIT_ROUNDOFF.items() if dtype in DTYPES}
@@ -94,7 +96,7 @@ def _rms(
     alike: Alike | None = None,
 ) -> dict[str, Array]:
     draws = 1 if kind == "drift" else max(FEWEST, min(DRAWS, PAIRS // size))
-    once = max(1, min(draws, AT_ONCE // size))
+    once = max(1, min(draws, (AT_ONCE if draws == DRAWS else MORE_AT_ONCE) // size))
     roots = {name: np.zeros(x.shape[1:]) for name, x in exact.items()}
     count = 0
     while count < draws:

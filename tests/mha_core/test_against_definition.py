@@ -1,8 +1,8 @@
-"""Every option, alone and combined, on every library, against scalar loops."""
+"""Every option, alone and combined, on every library, against spec/definition.py."""
 
 import functools
 
-import attention_reference
+import definition
 import numpy as np
 import problems
 import pytest
@@ -19,7 +19,7 @@ SLOW = settings(QUICK, max_examples=12)  # JAX compiles each operation for each 
 
 
 def rounded(arrays, dtype):
-    """The operands as the dtype holds them, in float64: what the reference is to compute from."""
+    """The operands as the dtype holds them, in float64: what the definition is to compute from."""
     lib = library("numpy")
     return {
         name: np.asarray(lib.array(x, dtype), np.float64)
@@ -29,17 +29,18 @@ def rounded(arrays, dtype):
     }
 
 
-def check(operation, reference, problem, lib, dtype):
+def check(operation, problem, lib, dtype):
+    """The operation on the arrays of a library gives what the definition of that name gives, NaN and Inf included."""
     arrays, options = problem
-    wanted_options = {k: v for k, v in options.items() if not k.startswith("return_")}
-    wanted = reference(**rounded(arrays, dtype), **wanted_options)
+    wanted = getattr(definition, operation.__name__)(**rounded(arrays, dtype), **options)
     with np.errstate(all="ignore"):  # array-api-strict has no way to silence the NumPy below it
         got = call(operation, lib, arrays, options, dtype)
-    asked = {"output"} | {name for name in ("weights", "lse") if options[f"return_{name}"]}
-    asked |= {"present_key", "present_value"} if "past_key" in arrays else set()
-    assert set(got) == asked
+    assert set(got) == set(wanted)
     for name, x in got.items():
         assert x.shape == wanted[name].shape, name
+        if name == "weights":  # at the masked keys of a NaN row nothing is required (ATT-10)
+            nan = np.isnan(wanted[name])
+            x = np.where(nan.any(-1, keepdims=True) & ~nan, wanted[name], x)
         tolerance = TOLERANCES["float32" if name == "lse" and dtype != "float64" else dtype]
         np.testing.assert_allclose(x.astype(np.float64), wanted[name], err_msg=name, **tolerance)
 
@@ -48,33 +49,28 @@ def check(operation, reference, problem, lib, dtype):
 @given(problem=problems.heads())
 @QUICK
 def test_attention(name, dtype, problem):
-    check(mha_core.scaled_dot_product_attention, attention_reference.attention, problem, library(name), dtype)
+    check(mha_core.scaled_dot_product_attention, problem, library(name), dtype)
 
 
 @pytest.mark.parametrize("name", ["numpy", "array-api-strict", "torch"])
 @given(problem=problems.heads(special=True))
 @QUICK
 def test_attention_with_nan_and_inf(name, problem):
-    check(
-        mha_core.scaled_dot_product_attention,
-        attention_reference.attention,
-        problem,
-        library(name),
-        "float64",
-    )
+    check(mha_core.scaled_dot_product_attention, problem, library(name), "float64")
 
 
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 @given(problem=problems.layers())
 @settings(QUICK, max_examples=25)
 def test_layer(name, dtype, problem):
-    check(mha_core.multi_head_attention, attention_reference.layer, problem, library(name), dtype)
+    check(mha_core.multi_head_attention, problem, library(name), dtype)
 
 
 def jitted(operation):
     """The operation under jax.jit, arrays traced: compiled once a call, not once for each step and shape."""
     jax = pytest.importorskip("jax", reason="jax is not installed")
 
+    @functools.wraps(operation)
     def call_jitted(**given):
         traced = {name: x for name, x in given.items() if isinstance(x, jax.Array)}
         static = {name: x for name, x in given.items() if name not in traced}
@@ -90,7 +86,7 @@ def test_attention_on_jax(special):
     @given(problem=problems.heads(special=special))
     @SLOW
     def agrees(problem):
-        check(operation, attention_reference.attention, problem, library("jax"), "float32")
+        check(operation, problem, library("jax"), "float32")
 
     agrees()
 
@@ -98,9 +94,7 @@ def test_attention_on_jax(special):
 @given(problem=problems.layers())
 @SLOW
 def test_layer_on_jax(problem):
-    check(
-        jitted(mha_core.multi_head_attention), attention_reference.layer, problem, library("jax"), "float32"
-    )
+    check(jitted(mha_core.multi_head_attention), problem, library("jax"), "float32")
 
 
 @pytest.mark.parametrize("dtype", dtypes_of("jax"))
@@ -126,4 +120,4 @@ def test_eager_jax(dtype):
         "return_lse": True,
     }
     lib = library("jax")
-    check(mha_core.scaled_dot_product_attention, attention_reference.attention, (arrays, options), lib, dtype)
+    check(mha_core.scaled_dot_product_attention, (arrays, options), lib, dtype)

@@ -1,0 +1,54 @@
+"""Whether a case still is what its draft declares: everything but the numbers that are computed for it.
+
+A change of the oracle or of the bounds is not seen here: it concerns every case.
+"""
+
+import json
+
+from conformance.vectors.case import Array, Case
+from conformance.vectors.generate.build import declared
+from conformance.vectors.generate.draft import Draft
+
+FIELDS = (
+    "note",
+    "operation",
+    "covers",
+    "features",
+    "dtypes",
+    "excluded",
+    "raises",
+    "memory",
+    "repeat",
+    "dtype_of",
+)
+
+
+def differs(draft: Draft, case: Case) -> bool:
+    """Whether the case would be another one if its draft were built."""
+    fresh = declared(draft)
+    return (
+        any(getattr(fresh, field) != getattr(case, field) for field in FIELDS)
+        or json.loads(json.dumps(draft.options)) != case.options
+        or list(fresh.inputs) != list(case.inputs)
+        or not all(_same(array, case.inputs[name]) for name, array in fresh.inputs.items())
+        or _asked(draft) != _answered(case)
+    )
+
+
+def _same(one: Array, other: Array) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+def _asked(draft: Draft) -> tuple[object, ...]:
+    """The rows that are judged, and the dtypes of each signature."""
+    return draft.rows, {name: set(dtypes) for name, dtypes in draft.signatures.items()}
+
+
+def _answered(case: Case) -> tuple[object, ...]:
+    rows = [golden.rows for golden in case.expected.values() if golden.rows is not None]
+    signatures = {
+        name: set(signature.limits)
+        for golden in case.expected.values()
+        for name, signature in golden.signatures.items()
+    }
+    return rows[0] if rows else None, signatures
