@@ -5,21 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from conformance.version import SUITE_VERSION
 
-<<<<<<< HEAD
-if TYPE_CHECKING:  # a worker imports this package on every start, and needs neither
+if TYPE_CHECKING:  # a worker imports this package on every start, and needs none of it
+    from conformance.oracle.asserting import Expected, assert_conforms, expected
     from conformance.telling.exploration import explore
     from conformance.telling.report import Report
     from conformance.telling.run import run
 
-__all__ = ["Report", "__version__", "explore", "run"]
-=======
-if TYPE_CHECKING:  # a worker imports this package on every start, and needs none of it
-    from conformance.oracle.asserting import Expected, assert_conforms, expected
-    from conformance.telling.report import Report
-    from conformance.telling.run import run
-
-__all__ = ["Expected", "Report", "__version__", "assert_conforms", "expected", "run"]
->>>>>>> e-oracle
+__all__ = ["Expected", "Report", "__version__", "assert_conforms", "expected", "explore", "run"]
 
 __version__ = SUITE_VERSION
 
@@ -28,24 +20,14 @@ _PLACES = {
     "Report": "conformance.telling.report",
     "assert_conforms": "conformance.oracle.asserting",
     "expected": "conformance.oracle.asserting",
+    "explore": "conformance.telling.exploration",
     "run": "conformance.telling.run",
 }
 
 
 def __getattr__(name: str) -> Any:
-<<<<<<< HEAD
-    if name == "explore":
-        from conformance.telling.exploration import explore
-
-        return explore
-    if name in ("Report", "run"):
-        from conformance.telling import report, run
-
-        return report.Report if name == "Report" else run.run
-=======
     if name in _PLACES:
         return getattr(import_module(_PLACES[name]), name)
->>>>>>> e-oracle
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

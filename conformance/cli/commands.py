@@ -33,9 +33,19 @@ def cli(context: click.Context) -> int:
     return CONFORMANT
 
 
-<<<<<<< HEAD
-for command in (run, explore, diagnose, init, list_, show, explain, compare, report, vectors, trace, bench):
-=======
-for command in (run, diagnose, init, list_, show, explain, compare, report, vectors, trace, chain, bench):
->>>>>>> e-oracle
+for command in (
+    run,
+    explore,
+    diagnose,
+    init,
+    list_,
+    show,
+    explain,
+    compare,
+    report,
+    vectors,
+    trace,
+    chain,
+    bench,
+):
     cli.add_command(command)

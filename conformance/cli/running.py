@@ -150,21 +150,13 @@ def run(
         in_process,
         stop,
     )
-<<<<<<< HEAD
     paths = Files(report, html, junit, badge, baseline, write_baseline, resume, files)
-    with interruptible():
-        try:
-            ready = prepare(request, (PROGRAM, *given), paths, fresh)
-            return _run(*ready, quiet, verbose, diagnose=not no_diagnose and (paths.written or not quiet))
-=======
-    files = Files(report, html, junit, badge, baseline, write_baseline, resume)
     recorder = None
     with interruptible():
         try:
-            ready, recorder, cases = prepare(request, (PROGRAM, *given), files, fresh)
-            diagnose = not no_diagnose and (files.written or not quiet)
+            ready, recorder, cases = prepare(request, (PROGRAM, *given), paths, fresh)
+            diagnose = not no_diagnose and (paths.written or not quiet)
             return _run(ready, recorder, cases, quiet, verbose, diagnose)
->>>>>>> e-oracle
         except KeyboardInterrupt as error:
             kept = recorder is not None and recorder.kept
             raise KeyboardInterrupt(_going_on(report, resume, kept)) from error

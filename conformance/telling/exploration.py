@@ -206,10 +206,10 @@ class Exploration:
             UsageError: the target does not start, or claims nothing that is wanted.
         """
         asker, hello = start(self.request, echo)
-        self.hello = hello
         self.policy = self.request.accuracy or hello.accuracy
         try:
             claims = self.claims(hello)
+            self.hello = hello
             trials = Trials(asker, hello, self.policy)
             drawing = self._replayed(trials, claims) if self.wanted.replay else self._drawn(trials, claims)
             with closing(drawing) as events:

@@ -80,11 +80,8 @@ class Report:
     options: Mapping[str, Any] | None = None  # which rows were asked, and how; None in reports of version 1.0
     baseline: BaselineResult | None = None
     asked: int | None = None  # rows that there are if the run goes to its end; None in reports of version 1.1
-<<<<<<< HEAD
     drawing: Drawing | None = None  # of an exploration
-=======
     stopped: str = ""  # why the run gave up before its end; empty where it did not
->>>>>>> e-oracle
 
     @property
     def executed(self) -> int:
@@ -145,11 +142,8 @@ class Report:
             **({"options": dict(self.options)} if self.options is not None else {}),
             **({"baseline": baseline} if baseline else {}),
             **({"asked": self.asked} if self.asked is not None else {}),
-<<<<<<< HEAD
             **({"mode": EXPLORE, **asdict(self.drawing)} if self.drawing is not None else {}),
-=======
             **({"stopped": self.stopped} if self.stopped else {}),
->>>>>>> e-oracle
         }
 
     @classmethod
@@ -175,11 +169,8 @@ class Report:
             if "baseline" in data
             else None,
             asked=data.get("asked"),
-<<<<<<< HEAD
             drawing=Drawing(data["seed"], data["drawn"], data["judged"]) if "mode" in data else None,
-=======
             stopped=data.get("stopped", ""),
->>>>>>> e-oracle
         )
 
 
