@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from conformance.defects.defect import Defect
 from conformance.diagnosis.failing import Failure
 from conformance.diagnosis.model import Model
+from conformance.diagnosis.split import Split
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Diagnosed:
     hurried: bool = False  # whether time ran out
     cases: int = 0  # cases of the failing rows that show something to compare
     raised: bool = False  # whether all that these show is that the target raised
+    splits: tuple[Split, ...] = ()  # what failing rows have in common, whatever the mistake
 
     @property
     def explained(self) -> int:
