@@ -44,7 +44,8 @@ def list_(what: str, as_json: bool) -> int:
 @click.command(epilog=examples("show mask/empty-row-is-zero"))
 @click.argument("case")
 @click.option("--json", "as_json", is_flag=True, help="For machines, with every number.")
-def show(case: str, as_json: bool) -> int:
+@click.option("-v", "verbose", is_flag=True, help="Say what each tolerance is made of, under every policy.")
+def show(case: str, as_json: bool, verbose: bool) -> int:
     """Show CASE in full: what it exposes, requirements, inputs, expected values and tolerance."""
     cases = {c.id: c for c in load.load_vectors().cases}
     if case not in cases and (kind := kind_of(case)) in ("requirement", "defect"):
@@ -54,7 +55,7 @@ def show(case: str, as_json: bool) -> int:
         print_json(case_json(found))
         return CONFORMANT
     out = console()
-    for line in case_lines(found, {r.id: r.title for r in read_requirements()}):
+    for line in case_lines(found, {r.id: r.title for r in read_requirements()}, verbose):
         out.print(plain(line), soft_wrap=True)
     return CONFORMANT
 
