@@ -33,5 +33,19 @@ def cli(context: click.Context) -> int:
     return CONFORMANT
 
 
-for command in (run, explore, diagnose, init, list_, show, explain, compare, report, vectors, trace, chain, bench):
+for command in (
+    run,
+    explore,
+    diagnose,
+    init,
+    list_,
+    show,
+    explain,
+    compare,
+    report,
+    vectors,
+    trace,
+    chain,
+    bench,
+):
     cli.add_command(command)

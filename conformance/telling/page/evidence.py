@@ -107,7 +107,7 @@ def _answer(
             picture(f"got {name}", measure.got, "signed", near=near, rows=rows, limit=limit, facts=facts)
         )
         ratio = np.where(measure.misplaced, np.inf, measure.ratio)
-        shown.append(picture(f"error over bound of {name}", ratio, "error", near=near, rows=rows))
+        shown.append(picture(f"error ÷ tolerance of {name}", ratio, "error", near=near, rows=rows))
     elif got is not None:
         shown.append(picture(f"got {name}", got, "signed", facts=str(got.dtype)))
     return tuple(shown)
