@@ -65,7 +65,7 @@ def diagnose(
 def diagnose_one(
     case: Case, dtype: str, outputs: Mapping[str, Array], policy: str, seconds: float = SECONDS
 ) -> tuple[Model, ...]:
-    """The models that give the same wrong answer to one call, the likeliest first: one call alone cannot tell them apart."""
+    """The models that give the same wrong answer to one call, the likeliest first: it alone cannot tell them apart."""
     seen = Evidence((Failure(case, dtype, outputs=outputs),), (), 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

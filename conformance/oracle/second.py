@@ -43,7 +43,9 @@ class Second:
             query = self.problem.inputs["query"]
             places = [tuple(int(i) for i in np.unravel_index(i, query.shape)) for i in flat]
             rows = {row: gradient_row(self.problem, row) for row in {place[:-1] for place in places}}
-            both = np.array([[part[place[-1]] for part in rows[place[:-1]]] for place in places]).reshape(-1, 2)
+            both = np.array([[part[place[-1]] for part in rows[place[:-1]]] for place in places]).reshape(
+                -1, 2
+            )
             return both[:, 0], both[:, 1]
         if not self._every:
             self._every = self._formed()

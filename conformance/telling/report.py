@@ -80,8 +80,8 @@ class Report:
     options: Mapping[str, Any] | None = None  # which rows were asked, and how; None in reports of version 1.0
     baseline: BaselineResult | None = None
     asked: int | None = None  # rows that there are if the run goes to its end; None in reports of version 1.1
-    stopped: str = ""  # why the run gave up before its end; empty where it did not
     drawing: Drawing | None = None  # of an exploration
+    stopped: str = ""  # why the run gave up before its end; empty where it did not
 
     @property
     def executed(self) -> int:
@@ -142,8 +142,8 @@ class Report:
             **({"options": dict(self.options)} if self.options is not None else {}),
             **({"baseline": baseline} if baseline else {}),
             **({"asked": self.asked} if self.asked is not None else {}),
-            **({"stopped": self.stopped} if self.stopped else {}),
             **({"mode": EXPLORE, **asdict(self.drawing)} if self.drawing is not None else {}),
+            **({"stopped": self.stopped} if self.stopped else {}),
         }
 
     @classmethod
@@ -169,8 +169,8 @@ class Report:
             if "baseline" in data
             else None,
             asked=data.get("asked"),
-            stopped=data.get("stopped", ""),
             drawing=Drawing(data["seed"], data["drawn"], data["judged"]) if "mode" in data else None,
+            stopped=data.get("stopped", ""),
         )
 
 

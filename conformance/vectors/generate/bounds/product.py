@@ -1,6 +1,7 @@
 """Errors of one head's average of the values, through its part of W^O where there is one."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -139,13 +140,12 @@ def _of_query(softmax: Softmax, steep: Array, u: Array, average: Array) -> Array
         for d, key in enumerate(softmax.key.T):
             covariance = moving @ (key[:, None] * away) - (moving @ key)[:, None] * means
             found += softmax.query_variance[:, d, None] * covariance**2
-    if u.size > LONG:
-        middle = u.mean(axis=0)
-        u, average = (u - middle).astype(np.float32), (average - middle).astype(np.float32)
-        moving, keys = moving.astype(np.float32), softmax.key.astype(np.float32)
-    else:
-        keys = softmax.key
+    kind: type[np.floating[Any]] = np.float32 if u.size > LONG else np.float64
+    middle = u.mean(axis=0) if u.size > LONG else np.zeros(u.shape[1])
+    moved, means, moving, keys = (
+        x.astype(kind, copy=False) for x in (u - middle, average - middle, moving, softmax.key)
+    )
     for i in np.flatnonzero(alone):
-        covariance = (moving[i][:, None] * keys).T @ (u - average[i])  # [d_k, width]
+        covariance = (moving[i][:, None] * keys).T @ (moved - means[i])  # [d_k, width]
         found[i] = softmax.query_variance[i] @ covariance.astype(np.float64) ** 2
     return found
