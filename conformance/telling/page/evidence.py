@@ -25,7 +25,7 @@ class Evidence:
 
     dtype: str
     notes: tuple[str, ...]  # what is not shown, and why
-    answers: tuple[tuple[Picture, ...], ...]  # for each output: expected, got, error over bound
+    answers: tuple[tuple[Picture, ...], ...]  # for each output: expected, got, error ÷ tolerance
     weights: Picture | None
     inputs: tuple[Picture, ...]
 
