@@ -70,7 +70,7 @@
     all("#table tbody tr").forEach((row) => all("td", row).slice(1).forEach((cell, run) => { cell.hidden = want.run !== "" && String(run) !== want.run; }));
     const none = document.getElementById("none");
     if (none) none.hidden = told > 0;
-    document.getElementById("shown").textContent = `${shown} of ${total} rows, ${told} of ${failures.length} failing cases`;
+    document.getElementById("shown").textContent = `${shown} of ${total} tests, ${told} of ${failures.length} failing cases`;
   }
   const total = cases.reduce((sum, each) => sum + each.rows.length, 0);
 
