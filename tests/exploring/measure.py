@@ -182,7 +182,8 @@ def main() -> None:
             got = read_token(row.replay)
             ratio = size(got) / max(size(least), 1) if least is not None else None
             ratios += [] if ratio is None else [ratio]
-            said = f"{row.replay}; {'' if ratio is None else f'{ratio:.2g} times the smallest known; '}fails if {row.fails_if}"
+            times = "" if ratio is None else f"{ratio:.2g} times the smallest known; "
+            said = f"{row.replay}; {times}fails if {row.fails_if}"
         judged = report.drawing.judged if report.drawing else 0
         print(f"{target.name}: {judged} judged, {took:.0f} s: {said}", flush=True)
     share = (
