@@ -94,7 +94,7 @@ class Certified:
                 continue
             weight = m.ratio if m.exceeds.any() else _shares(m, self.case, self.dtype)
             new = np.where(self._confirmed(m.output), -1.0, weight).ravel()
-            asked = np.argsort(-new, kind="stable")[:AT_ONCE]
+            asked = np.argsort(-new, kind="stable")[: self.second.at_once(AT_ONCE)]
             # the worst one is what is reported; the RMS rests on those that have most of it
             if m.exceeds.any() and self._confirmed(m.output).flat[int(weight.argmax())]:
                 continue

@@ -27,6 +27,11 @@ class Second:
     gradients: bool
     _every: dict[str, tuple[Array, Array]] = field(default_factory=dict)
 
+    def at_once(self, most: int) -> int:
+        """How many elements may be asked for together: of long rows, which take a minute each, as few as will do."""
+        p = self.problem
+        return most if p.kv_len * (p.d_k + p.d_v) <= MOST_NUMBERS else 1
+
     def __call__(self, name: str, golden: Golden, flat: Array) -> tuple[Array, Array]:
         """Hi and lo of the elements at flat places of a result."""
         if self.gradients:
