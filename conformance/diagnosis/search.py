@@ -36,7 +36,7 @@ ENOUGH = 2
 """Cases that a model has to reproduce to be named: one may be chance."""
 FEWEST = 0.05
 """The share of the failures of its kind, raised or not, below which a finding is a guess."""
-REFUTED = 0.5
+REFUTED = 0.75
 """The share of the passing rows that it would fail above which these refute a model."""
 TRIED = 4
 """Passing rows below which they refute nothing."""
