@@ -47,27 +47,30 @@ def list_(what: str, as_json: bool) -> int:
 @click.command(epilog=examples("show mask/empty-row-is-zero"))
 @click.argument("case")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every number.")
-def show(case: str, as_json: bool) -> int:
+@click.option("-v", "verbose", is_flag=True, help="Say what each tolerance is made of, under every policy.")
+def show(case: str, as_json: bool, verbose: bool) -> int:
     """Show CASE in full: what it exposes, requirements, inputs, expected values and tolerance.
 
     CASE is the ID of a stored case, or a file that `explore --save` wrote.
     """
     if case.endswith(".json"):
-        return _show(read_cases(Path(case)), as_json)
+        return _show(read_cases(Path(case)), as_json, verbose)
     cases = {c.id: c for c in load.load_vectors().cases}
     if case not in cases and (kind := kind_of(case)) in ("requirement", "defect"):
         raise UsageError(f"{case} is a {kind}: say `{PROGRAM} explain {case}`")
-    return _show([cases[known("case", case.lower() if case.lower() in cases else case, cases)]], as_json)
+    return _show(
+        [cases[known("case", case.lower() if case.lower() in cases else case, cases)]], as_json, verbose
+    )
 
 
-def _show(found: Sequence[Case], as_json: bool) -> int:
+def _show(found: Sequence[Case], as_json: bool, verbose: bool) -> int:
     """Each case: with JSON the last one, of which the others are what is asked before."""
     if as_json:
         print_json(case_json(found[-1]))
         return CONFORMANT
     out = console()
     for each in found:
-        for line in case_lines(each, {r.id: r.title for r in read_requirements()}):
+        for line in case_lines(each, {r.id: r.title for r in read_requirements()}, verbose):
             out.print(plain(line), soft_wrap=True)
     return CONFORMANT
 

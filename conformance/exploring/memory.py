@@ -1,3 +1,3 @@
 """How an operand may lie in memory."""
 
-LAYOUTS = ("transposed", "reversed", "readonly", "unaligned")
+LAYOUTS = ("transposed", "reversed", "readonly", "unaligned", "heads", "packed", "stepped")

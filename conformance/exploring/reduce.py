@@ -14,6 +14,9 @@ from conformance.names import DTYPES
 
 CALLS = 110
 ROUNDS = 3
+MASKS = ("f", "t", "h")
+BIASES = (ZEROS, "O", RAMP, "i", "n0")
+"""Kinds of masks and biases, the plainest first."""
 
 
 class Asks(Protocol):
@@ -211,23 +214,18 @@ class Reduction:
         r = self.now
         if r.window is not None:
             left, right = r.window
-            self.first(
-                replace(r, window=w)
-                for w in ((left, 0), (0, right), (None, 0), (left, None))
-                if w != r.window
-            )
+            if left is not None and right is not None:
+                self.first(replace(r, window=w) for w in ((None, right), (left, None)))
             left, right = self.now.window or (None, None)
             if left is not None and left > 0:
                 self._down(left, lambda r, n: _window(r, left=n), least=0)
             if right is not None and right > 0:
                 self._down(right, lambda r, n: _window(r, right=n), least=0)
-        r = self.now
-        if r.mask:
-            axes, _, kind = r.mask.partition("-")
-            self.first(replace(r, mask=f"{axes}-{k}") for k in "fth" if k != kind)
-        if r.bias:
-            axes, _, kind = r.bias.partition("-")
-            self.first(replace(r, bias=f"{axes}-{k}") for k in (ZEROS, "O", "R", "i", "n0") if k != kind)
+        for name, order in (("mask", MASKS), ("bias", BIASES)):
+            axes, _, kind = getattr(self.now, name).partition("-")
+            if kind:
+                plainer = order[: order.index(kind)] if kind in order else order
+                self.first([_kind(self.now, name, f"{axes}-{k}") for k in plainer])
         if self.now.scale not in (None, 1.0):
             self.take(replace(self.now, scale=1.0))
         if self.now.softcap not in (None, 2.0):
@@ -255,6 +253,10 @@ class Reduction:
                 found = middle
             else:
                 passing = middle
+
+
+def _kind(r: Recipe, name: str, words: str) -> Recipe:
+    return replace(r, mask=words) if name == "mask" else replace(r, bias=words)
 
 
 def _width(name: str, r: Recipe, n: int) -> Recipe:

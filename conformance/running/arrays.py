@@ -52,7 +52,22 @@ def lay_out(array: Array, how: str | None) -> Array:
         shifted: Array = np.empty(array.nbytes + 1, np.uint8)[1:].view(array.dtype).reshape(array.shape)
         shifted[...] = array
         return shifted
+    if how == "heads" and array.ndim > 2:  # lengths before heads in memory
+        return np.ascontiguousarray(array.swapaxes(-2, -3)).swapaxes(-2, -3)
+    if how in ("heads", "packed", "stepped") and array.ndim:
+        return _among_others(array, 2 if how == "stepped" else 1)
     raise ValueError(f"unknown memory layout {how!r}")
+
+
+def _among_others(array: Array, step: int) -> Array:
+    """A slice of a wider array whose other numbers are none, where the dtype has such."""
+    width = array.shape[-1]
+    wide = np.full(
+        (*array.shape[:-1], step * width + 2), np.nan if array.dtype.kind not in "bi" else 1, array.dtype
+    )
+    inside = wide[..., 1 : 1 + step * width : step]
+    inside[...] = array
+    return inside
 
 
 # To the target

@@ -15,6 +15,7 @@ from conformance.running.answer import Answer
 from conformance.running.arrays import SHARED, UnreadableError, check_size, describe, lay_out
 from conformance.running.claims import ARRAYS, GRADIENT
 from conformance.running.forms import NoSuchGradientError, named
+from conformance.running.poison import poison
 from conformance.running.previous import Previous
 from conformance.running.target import Target
 from conformance.running.words import first_line, said, shorten
@@ -79,6 +80,7 @@ def call(
     try:
         with _quiet():
             for _ in range(repeat):
+                poison(inputs)
                 returned = how.function(*positions, **arguments)
     except NotImplementedError as error:
         return Answer("unsupported", said(error) or "raises NotImplementedError")

@@ -1,5 +1,6 @@
 """One requirement in full: what it asks for, why, who tests it and how it is broken; or one defect."""
 
+import re
 from typing import Any
 
 from conformance.defects.record import THEN, read_record
@@ -110,12 +111,21 @@ def _state(found: dict[str, Any]) -> list[str]:
 def explanation_lines(found: dict[str, Any]) -> list[str]:
     """The same for people."""
     lines = [f"{found['id']} {found['name']}  {' · '.join(found['notes'])}  ({found['file']})"]
-    lines += _block(found["requirement"]) + _part("", found["text"]) + _part("Rationale", found["rationale"])
+    titles = {decision["title"].partition(" ")[0]: decision["title"] for decision in found["decisions"]}
+    lines += _block(found["requirement"]) + _part("", found["text"])
+    lines += _part("Rationale", _named(found["rationale"], titles))
     for decision in found["decisions"]:
         lines += _part(f"Decision  {decision['title']}  ({decision['file']})", decision["decision"])
     lines += _rows("case", "cases", found["cases"], "note")
     lines += _rows("known mistake", "known mistakes", found["defects"], "sentence")
     return lines
+
+
+def _named(text: str, titles: dict[str, str]) -> str:
+    """The text with each decision by its title, which says more than its number."""
+    for number, title in titles.items():
+        text = f'"{title}"'.join(re.split(rf"\[{number}\]\([^)\s]+\)", text))
+    return text
 
 
 def _part(heading: str, text: str) -> list[str]:

@@ -175,11 +175,44 @@ def test_passing_rows_speak_against_a_model() -> None:
     assert say(BY_ID["scale-left-out"].implementation(), among)[0] == "scale-left-out"
 
 
-def test_contradiction_is_told() -> None:
+def test_what_most_passing_rows_refute_is_not_said() -> None:
     target = BY_ID["scale-default-of-one"].implementation()
     found = diagnose(rows_of(target, cases()), cases(), "fused", defects("scale-left-out"))
-    assert found.findings[0].contradicted > 0
-    assert "would fail too" in diagnosis_lines(found)[0]
+    assert found.findings == ()
+    assert diagnosis_lines(found)[-1].startswith("no known mistake reproduces")
+
+
+def test_a_contradiction_is_told() -> None:
+    rows = rows_of(BY_ID["causal-strict"].implementation(), cases())
+    (finding,) = diagnose(rows, cases(), "fused", defects("causal-strict")).findings
+    assert "would fail too" not in finding_line(finding)
+    line = finding_line(replace(finding, contradicted=2, looked_at=7))
+    assert "Yet 2 of 7 passing rows that it was tried on would fail too" in line
+
+
+def test_what_explains_next_to_nothing_is_not_said() -> None:
+    """Most rows are wrong in one way, and two in another."""
+    one = rows_of(BY_ID["scale-by-d-k-itself"].implementation(), cases())
+    other = {row.key: row for row in rows_of(BY_ID["mask-inverted"].implementation(), cases()) if row.failed}
+    few = {key: other[key] for key in sorted(other)[:2]}
+    mixed = [few.get(row.key, row) for row in one]
+    assert 0.05 * sum(row.failed for row in mixed) > 2
+    found = diagnose(mixed, cases(), "fused", defects("scale-by-d-k-itself", "mask-inverted"))
+    assert [finding.model.name for finding in found.findings] == ["scale-by-d-k-itself"]
+    assert diagnosis_lines(found)[-1].startswith("2 of ")
+
+
+def test_what_looks_the_same_is_named_once_and_in_words() -> None:
+    rows = rows_of(BY_ID["causal-strict"].implementation(), cases())
+    (finding,) = diagnose(rows, cases(), "fused", defects("causal-strict")).findings
+    blocks = [Model((each,)) for each in BY_ID["online-output-not-rescaled"].family]
+    own, other = Model((BY_ID["causal-strict"],)), Model((BY_ID["mask-inverted"],))
+    line = finding_line(replace(finding, alike=(own, *blocks, other)))
+    assert len(blocks) > 2
+    assert line.count("online-output-not-rescaled") == 1
+    assert line.count("causal-strict") == 1
+    sentence = BY_ID["mask-inverted"].sentence.rstrip(".")
+    assert line.endswith(f"; {sentence} (mask-inverted).")
 
 
 def test_accepting_what_must_be_refused_is_explained() -> None:
@@ -285,5 +318,6 @@ def test_what_a_baseline_knows_is_diagnosed_all_the_same() -> None:
 def test_crashes_alone_are_not_said_to_be_unknown() -> None:
     rows = rows_of(BY_ID["causal-strict"].implementation(), cases())
     crashed = [replace(row, verdict="crash", got=()) if row.failed else row for row in rows]
-    (line,) = diagnosis_lines(diagnose(crashed, cases(), "fused", defects("causal-strict")))
+    split, line = diagnosis_lines(diagnose(crashed, cases(), "fused", defects("causal-strict")))
+    assert split.startswith("It crashes only ")
     assert "left nothing to compare" in line

@@ -284,6 +284,17 @@ def strides_ignored(query: Any, key: Any, value: Any) -> Any:
     return right(query, key.ravel(order="K").reshape(key.shape), value)
 
 
+def empty_rows_unwritten(query: Any, key: Any, value: Any, *, mask: Any = None) -> Any:
+    """Rows that see no key are left as the memory was."""
+    found = right(query, key, value, mask=mask)
+    output = np.empty(found.shape, found.dtype)
+    seen = np.broadcast_to(visible(query, key, mask), (*query.shape[:-1], key.shape[-2])).any(
+        axis=-1, keepdims=True
+    )
+    np.copyto(output, found, where=seen)
+    return output
+
+
 _count = 0
 
 

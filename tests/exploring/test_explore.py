@@ -39,6 +39,7 @@ REDUCED = {
     "float16_in_name": (8, ("float16",)),
     "length_at_a_tile": (17, ("kv_lengths",)),
     "lengths_beside_mask": (8, ("mask and kv_lengths",)),
+    "empty_rows_unwritten": (2, ("mask",)),
     "strides_ignored": (4, ("the layout of an operand in memory",)),
 }
 """Program -> how many keys the smallest call has at most, and what it is said to need."""

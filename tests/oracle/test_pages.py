@@ -19,6 +19,11 @@ def blocks(text, language):
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
+def rounded(line):
+    """Numbers with the digits that every processor agrees on."""
+    return re.sub(r"\d\.\d{5,}", lambda number: number[0][:6], line)
+
+
 def wrong(q, k, v, **options):
     return attend(q, k, v, scale=0.15, **options)
 
@@ -42,7 +47,7 @@ def test_the_guide_runs_in_order():
             with pytest.raises(AssertionError) as error:
                 exec(block, names)
             lines = str(error.value).splitlines()
-            assert lines[: len(told)] == told
+            assert [rounded(line) for line in lines[: len(told)]] == [rounded(line) for line in told]
             assert any("scale" in line for line in lines if line.startswith("  likely"))
             failed += 1
         else:

@@ -15,7 +15,7 @@ from conformance.running.target import adopt
 from conformance.vectors.case import Array
 
 VALUES = np.arange(24.0).reshape(2, 3, 4) - 7
-MEMORY = (None, "transposed", "reversed", "readonly", "unaligned", "shared")
+MEMORY = (None, "transposed", "reversed", "readonly", "unaligned", "shared", "heads", "packed", "stepped")
 
 
 def stored(dtype: str) -> Array:
@@ -41,6 +41,11 @@ def test_memory_is_as_named() -> None:
     assert all(stride < 0 for stride in lay_out(array, "reversed").strides)
     assert not lay_out(array, "readonly").flags.writeable
     assert not lay_out(array, "unaligned").flags.aligned
+    assert lay_out(array, "stepped").strides[-1] == 2 * array.itemsize
+    for how in ("packed", "stepped"):
+        wider = lay_out(array, how).base
+        assert wider is not None
+        assert np.isnan(wider[..., 0]).all(), "what lies beside it is no number"
     with pytest.raises(ValueError, match="upside-down"):
         lay_out(array, "upside-down")
 

@@ -10,12 +10,10 @@ from conformance.vectors.generate.bounds.softmax import Softmax
 from conformance.vectors.generate.bounds.statistics import weights_floor
 from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array
-from conformance.vectors.generate.sums import AT_LENGTH, partial_sums, sum_variance
+from conformance.vectors.generate.sums import AT_LENGTH, LONG, partial_sums, sum_variance
 
 CACHED = 1 << 15
 """Numbers that fit a processor's cache beside others."""
-LONG = 1 << 20
-"""Numbers of the values of a head, from which on float32 says enough of a variance."""
 PEAKED = 2.0**-10
 """What a row may leave to other keys than one, and yet be looked at on its own."""
 
