@@ -17,7 +17,14 @@ from conformance.telling.trace.marks import Mark
 from conformance.version import SPEC_VERSION
 
 NEW = Requirement(
-    "MASK-99", "So it is.", ("MUST", "mask", f"since {SPEC_VERSION}"), "mask.md", line=7, rationale="It is."
+    "MASK-99",
+    "so it is",
+    "So it is.",
+    ("MUST", "mask", f"since {SPEC_VERSION}"),
+    "mask.md",
+    line=7,
+    anchor="mask-99",
+    rationale="It is.",
 )
 
 
@@ -131,7 +138,7 @@ def test_the_command_tells_of_one_or_of_what_lacks_something(
 ) -> None:
     assert main(["chain", "mask-3"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("MASK-3\n  requirement  spec/mask.md:")
+    assert out.startswith("MASK-3 fully masked rows\n  requirement  spec/mask.md:")
     assert out.endswith("nothing is missing\n")
     assert main(["chain"]) == 0
     assert capsys.readouterr().out.startswith("no requirement of ")

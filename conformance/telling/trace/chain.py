@@ -58,7 +58,8 @@ class Chains:
                 Link(
                     "requirement",
                     missing="stands in no chapter",
-                    then=f"write `### {name}` into its chapter in spec/, since {SPEC_VERSION}",
+                    then=f'write `### {name} short name <a id="{name.lower()}"></a>` into its chapter in spec/, '
+                    f"since {SPEC_VERSION}",
                 )
             ]
         if named[0].withdrawn:
