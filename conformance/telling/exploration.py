@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from conformance.judging.verdict import Row
 from conformance.names import DTYPES
 from conformance.running.answer import Hello
 from conformance.running.baseline import read_baseline
+from conformance.running.isolated import Isolated
 from conformance.running.nearest import known
-from conformance.running.runner import TIMEOUT, Request, start
+from conformance.running.runner import TIMEOUT, Request, isolated, start
 from conformance.telling import summary
 from conformance.telling.junit import junit as junit_text
 from conformance.telling.outfile import OutFile, check_apart, files_of
@@ -219,19 +221,20 @@ class Exploration:
         """
         asker, hello = start(self.request, echo)
         self.policy = self.request.accuracy or hello.accuracy
+        another = partial(isolated, self.request, echo) if isinstance(asker, Isolated) else None
+        trials = Trials(asker, hello, self.policy, another)
         try:
             claims = self.claims(hello)
             self.hello = hello
-            trials = Trials(asker, hello, self.policy)
             drawing = self._replayed(trials, claims) if self.wanted.replay else self._drawn(trials, claims)
             self._ask_known(trials, claims)
             with closing(drawing) as events:
                 for event in events:
                     yield self._taken(event)
         except BaseException:
-            asker.kill()
+            trials.kill()
             raise
-        asker.close()
+        trials.restart()
 
     def claims(self, hello: Hello) -> Claims:
         """What is drawn from.
