@@ -1,6 +1,7 @@
 """`mha-conformance explore`."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ from conformance.errors import UsageError
 from conformance.exploring.search import Event, Found, Judged
 from conformance.exploring.sizes import SIZES
 from conformance.running import runner
+from conformance.running.baseline import read_baseline
 from conformance.telling.exploration import FAILURES, SECONDS, Exploration, Outputs, Wanted, drawn_seed
 from conformance.telling.explored import Progress, found_lines, last_line
 from conformance.telling.text import MESSAGE, console, plain, shorten
@@ -76,6 +78,9 @@ from conformance.telling.text import MESSAGE, console, plain, shorten
     help="Time limit per call.",
 )
 @click.option(
+    "--baseline", type=FILE, metavar="KNOWN.toml", help="Known failures: tokens, each with its reason."
+)
+@click.option(
     "--report", type=FILE, metavar="OUT.json", help="Write the report as JSON, updated during the run."
 )
 @click.option("--junit", type=FILE, metavar="OUT.xml", help="Write JUnit XML.")
@@ -103,6 +108,7 @@ def explore(
     accuracy: str | None,
     device: str | None,
     timeout: float,
+    baseline: Path | None,
     report: Path | None,
     junit: Path | None,
     html: Path | None,
@@ -118,6 +124,8 @@ def explore(
     request = request_of(
         target, command, None, op, dtypes, device, accuracy, None, features, timeout, 1, None, False, stop
     )
+    if baseline is not None:
+        request = replace(request, baseline=read_baseline(baseline))
     wanted = Wanted(
         seconds, cases, drawn_seed(seed), size, memory, failures, stop, save, replay, not no_diagnose
     )
@@ -152,7 +160,9 @@ def _explored(exploration: Exploration, quiet: bool, verbose: bool) -> int:
         raise UsageError(
             f"nothing was executed: of {exploration.tally.drawn} drawn calls {report.target.source} answered none"
         )
-    return FAILED if report.failed else CONFORMANT
+    for problem in report.baseline.problems if report.baseline else ():
+        _print(out, [problem])
+    return CONFORMANT if report.as_expected else FAILED
 
 
 def _print(out: object, lines: Iterable[str]) -> None:

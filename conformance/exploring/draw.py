@@ -112,9 +112,9 @@ def _sized(claims: Claims, operation: str, options: set[str], path: str, dice: D
     layer, backward = operation in (MHA, MHA_VJP), operation in (SDPA_VJP, MHA_VJP)
     most = sizes.MOST[claims.size]
     if layer or backward:
-        most = min(most, 600)
+        most = min(most, 600 if dice.chance(15) else 130)
     powers = sizes.BACKWARD if backward else sizes.WORK[claims.size]
-    power = powers[0] if dice.chance(60) else dice.choice(powers)
+    power = powers[0] if dice.chance(70) else dice.choice(powers[1:])
     small = power == powers[0]
     least = 0 if "empty" in claims.features and dice.chance(5) else 1
     kv_len = sizes.length(dice, most, least)

@@ -205,7 +205,7 @@ class Reduction:
         r = self.now
         if isinstance(r.lengths, tuple) and r.entries <= EXPLICIT:
             for place in range(len(r.lengths)):
-                self._down(r.lengths[place], partial(_length, place), least=0, few=True)
+                self._down(r.lengths[place], partial(_length, place), least=0, few=r.entries > 2)
         r = self.now
         if isinstance(r.offset, tuple) and len(set(r.offset)) == 1:
             self.take(replace(r, offset=r.offset[0]))

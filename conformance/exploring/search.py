@@ -11,13 +11,15 @@ from conformance.exploring.explain import Needs, applies, explain, resized, size
 from conformance.exploring.recipe import Recipe, token
 from conformance.exploring.reduce import CALLS, Reduction
 from conformance.exploring.sizes import ELEMENTS
-from conformance.exploring.trial import Trials, Tried
+from conformance.exploring.trial import NOT_TWICE, Trials, Tried
 from conformance.judging.verdict import Row
 
 SAME_AGAIN = 12
 """Calls of a failure that is known that are looked at closely; later ones are taken to be of the first that fits."""
 EXPLAINED_WORK = 2**22
 EVIDENCE = 4
+REPEATS = 4
+"""How often the smallest call is asked in a new process: a race is wrong some of the times."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def explore(
             continue
         tally.found.append(found)
         yield found
-        if len(tally.found) >= budget.failures:
+        if sum(each.row is not None for each in tally.found) >= budget.failures:
             return
 
 
@@ -127,10 +129,13 @@ def examine(trials: Trials, claims: Claims, tried: Tried, name: str) -> Found:
     reduced = reduction.run()
     spent = trials.calls - before
     trials.restart()
-    again = trials.ask(reduced.recipe)
-    fresh = again.failed
+    asked = [trials.ask(reduced.recipe) for _ in range(REPEATS)]
+    failing = [each for each in asked if each.failed]
+    fresh = bool(failing)
     if fresh:
-        reduced = again
+        reduced = failing[0]
+    if fresh and len(failing) < REPEATS:
+        return _unstable(tried, reduced, name, len(failing), spent)
     reduction.more(EXPLAINING)
     for other in varied(reduced.recipe):
         reduction.fails(other)
@@ -143,6 +148,15 @@ def examine(trials: Trials, claims: Claims, tried: Tried, name: str) -> Found:
         name, tried, reduced, found, token(reduced.recipe if fresh else tried.recipe), fresh, spent,
         evidence(reduction, reduced),
     )  # fmt: skip
+
+
+def _unstable(tried: Tried, reduced: Tried, name: str, failing: int, spent: int) -> Found:
+    """A call that is wrong some of the times: nothing else can be said of what it takes."""
+    assert reduced.row is not None
+    message = f"{NOT_TWICE}: wrong {failing} of {REPEATS} times; {reduced.row.message} (IND-4)"
+    reduced = replace(reduced, row=replace(reduced.row, message=message))
+    needs = Needs((), (f"{failing} of {REPEATS} times that it is asked",), (reduced.recipe.dtype,), ())
+    return Found(name, tried, reduced, needs, token(reduced.recipe), True, spent)
 
 
 def _alone(trials: Trials, tried: Tried, allowed: Callable[[Recipe], bool]) -> tuple[Tried, tuple[str, ...]]:

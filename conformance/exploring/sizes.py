@@ -6,9 +6,9 @@ SIZES = ("small", "kernel", "large")
 MOST = {"small": 130, "kernel": 8192}
 """Keys at most, by the size that is asked for."""
 TILES = (8, 16, 32, 64, 80, 128, 192, 256, 512)
-WORK = {"small": (16, 18, 20), "kernel": (17, 19, 21, 24)}
+WORK = {"small": (15, 17, 17, 19), "kernel": (16, 18, 18, 18, 20, 20, 23)}
 """Products of two numbers that a call may take, as powers of two, the first of them most often."""
-BACKWARD = (14, 15, 17)
+BACKWARD = (12, 14, 14, 16)
 """The same of gradients, whose bounds take longer."""
 ELEMENTS = 2**20
 """Numbers that its operands may hold."""

@@ -1,6 +1,6 @@
 """One call: made, asked, judged by what is certified on the spot."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -59,8 +59,12 @@ class Tried:
 class Trials:
     """Asks one target, one call after another."""
 
-    def __init__(self, asker: Asker, hello: Hello, policy: str) -> None:
-        self._asker, self._hello, self._policy = asker, hello, policy
+    def __init__(
+        self, asker: Asker, hello: Hello, policy: str, another: Callable[[], Asker] | None = None
+    ) -> None:
+        self._askers = {frozenset[str](): asker}
+        self._another = another  # makes one for dtypes that need a process of their own
+        self._hello, self._policy = hello, policy
         self.calls = 0
         self.doubted = 0  # calls on which the two tiers of the oracle disagree, which are not judged
 
@@ -76,7 +80,13 @@ class Trials:
 
     def restart(self) -> None:
         """The next call goes to a new process, which has seen none before."""
-        self._asker.close()
+        for asker in self._askers.values():
+            asker.close()
+
+    def kill(self) -> None:
+        """Ends every process at once."""
+        for asker in self._askers.values():
+            asker.kill()
 
     def ask(self, recipe: Recipe, name: str = "explore/reduced") -> Tried:
         """Asks a call, and judges the answer."""
@@ -122,7 +132,10 @@ class Trials:
 
     def _asked(self, question: Question) -> Answer:
         self.calls += 1
-        return self._asker.ask(question)
+        place = question.group if self._another is not None else frozenset[str]()
+        if self._another is not None and place not in self._askers:
+            self._askers[place] = self._another()
+        return self._askers[place].ask(question)
 
 
 def certify_recipe(recipe: Recipe, name: str, policies: tuple[str, ...] = POLICIES) -> Certified | None:

@@ -4,12 +4,13 @@ import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from conformance.errors import UsageError
 from conformance.exploring.draw import Claims, draw
-from conformance.exploring.recipe import read_token
+from conformance.exploring.recipe import TOKEN, read_token
 from conformance.exploring.said import line, snippet
 from conformance.exploring.saved import case_file, write_case
 from conformance.exploring.search import Budget, Event, Found, Judged, Tally, examine
@@ -19,14 +20,16 @@ from conformance.exploring.trial import Trials
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
 from conformance.running.answer import Hello
+from conformance.running.baseline import read_baseline
+from conformance.running.isolated import Isolated
 from conformance.running.nearest import known
-from conformance.running.runner import TIMEOUT, Request, start
+from conformance.running.runner import TIMEOUT, Request, isolated, start
 from conformance.telling import summary
 from conformance.telling.junit import junit as junit_text
 from conformance.telling.outfile import OutFile, check_apart, files_of
 from conformance.telling.record import library_versions
 from conformance.telling.record import text as report_text
-from conformance.telling.report import Drawing, Report, TargetInfo
+from conformance.telling.report import BaselineResult, Drawing, Report, TargetInfo
 from conformance.telling.requirements import read_requirements
 from conformance.telling.run import SEEDS, FilePath, fresh_seed, make_request, page_text
 from conformance.telling.small import within
@@ -121,6 +124,7 @@ def explore(
     accuracy: str | None = None,
     device: str | None = None,
     timeout: float = TIMEOUT,
+    baseline: FilePath | None = None,
     report: FilePath | None = None,
     junit: FilePath | None = None,
     html: FilePath | None = None,
@@ -130,7 +134,8 @@ def explore(
 
     `target` and `command` are those of `conformance.run`; `seconds` and `cases` are the budget, whichever ends
     first (without `seconds`, `cases` alone); `seed` is the draw, a new one by default; `size` is `small` or
-    `kernel`; `save` is a folder for the reduced calls; `replay` is a token that is asked instead of a draw.
+    `kernel`; `save` is a folder for the reduced calls; `replay` is a token that is asked instead of a draw;
+    `baseline` is a file of known failures, whose cases are tokens.
 
     Returns:
         The report: its `drawing` says what was drawn; each distinct failure is a row with `reduced`, `fails_if`
@@ -157,6 +162,8 @@ def explore(
         seconds, cases, drawn_seed(seed), size, memory, max_failures, x, None if save is None else Path(save),
         replay, not no_diagnose,
     )  # fmt: skip
+    if baseline is not None:
+        request = replace(request, baseline=read_baseline(Path(baseline)))
     exploration = Exploration(
         request, wanted, Outputs(report, junit, html), ("conformance.explore", request.source)
     )
@@ -190,6 +197,13 @@ class Exploration:
         self.request, self.wanted, self._command = request, wanted, tuple(command)
         if wanted.save is not None:
             _folder(wanted.save)
+        for entry in request.baseline.entries if request.baseline else ():
+            if not entry.case.startswith(TOKEN):
+                raise UsageError(
+                    f"{request.baseline and request.baseline.path}: {entry.case[:60]!r} is no token: "
+                    "the baseline of an exploration names what stands behind --replay"
+                )
+            read_token(entry.case)
         self._files = outputs.files()
         words = [*request.command, *([request.target] if isinstance(request.target, str) else [])]
         check_apart([file for file, _ in self._files], (("target", path) for path in files_of(words)))
@@ -207,18 +221,20 @@ class Exploration:
         """
         asker, hello = start(self.request, echo)
         self.policy = self.request.accuracy or hello.accuracy
+        another = partial(isolated, self.request, echo) if isinstance(asker, Isolated) else None
+        trials = Trials(asker, hello, self.policy, another)
         try:
             claims = self.claims(hello)
             self.hello = hello
-            trials = Trials(asker, hello, self.policy)
             drawing = self._replayed(trials, claims) if self.wanted.replay else self._drawn(trials, claims)
+            self._ask_known(trials, claims)
             with closing(drawing) as events:
                 for event in events:
                     yield self._taken(event)
         except BaseException:
-            asker.kill()
+            trials.kill()
             raise
-        asker.close()
+        trials.restart()
 
     def claims(self, hello: Hello) -> Claims:
         """What is drawn from.
@@ -249,6 +265,21 @@ class Exploration:
     def _drawn(self, trials: Trials, claims: Claims) -> Generator[Event, None, None]:
         yield from searched(trials, claims, self.wanted.seed, self.wanted.budget, self.tally)
 
+    def _ask_known(self, trials: Trials, claims: Claims) -> None:
+        """Asks the calls of the baseline: what fails is known from now on, and so is what fails in the same way."""
+        for entry in self.request.baseline.entries if self.request.baseline else ():
+            tried = trials.ask(read_token(entry.case), "explore/known")
+            if tried.row is None:
+                raise UsageError(
+                    f"{entry.case} of the baseline is a call that cannot be judged: leave it out"
+                )
+            self._rows.append(self._seen(replace(tried.row, case=entry.case)))
+            if tried.failed and entry.reason.strip():
+                self.tally.found.append(examine(trials, claims, tried, entry.case))
+
+    def _seen(self, row: Row) -> Row:
+        return self.request.baseline.seen(row) if self.request.baseline else row
+
     def _replayed(self, trials: Trials, claims: Claims) -> Generator[Event, None, None]:
         recipe = read_token(self.wanted.replay or "")
         if recipe.operation not in claims.operations or recipe.dtype not in claims.dtypes:
@@ -276,7 +307,10 @@ class Exploration:
                 if event.known
                 else event.row.message
             )
-            self._rows.append(replace(event.row, message=message, got=(), got_left_out=""))
+            row = replace(event.row, message=message, got=(), got_left_out="")
+            if event.known.startswith(TOKEN):  # a failure of the baseline once more
+                row = replace(self._seen(replace(row, case=event.known)), case=row.case)
+            self._rows.append(row)
             return event
         event.row = self._row_of(event)
         self._rows.append(event.row)
@@ -295,7 +329,7 @@ class Exploration:
         )  # fmt: skip
         if not self.wanted.diagnose:
             return row
-        if smallest.recipe.again:
+        if smallest.recipe.again or smallest.kind.endswith("twice"):
             found.diagnosis = [REMEMBERED]
             return row
         found.diagnosis, diagnosed = _diagnosis(found, row, self.policy)
@@ -320,7 +354,7 @@ class Exploration:
     def report(self) -> Report:
         """What came so far."""
         assert self.hello is not None
-        rows = within(self._rows)
+        rows, baseline = within(self._rows), self.request.baseline
         requirements = [r.id for r in read_requirements() if not r.withdrawn]
         return Report(
             suite_version=SUITE_VERSION,
@@ -335,8 +369,17 @@ class Exploration:
             profiles=summary.profiles(rows, self.hello, whole=False),
             untested_requirements=summary.untested(rows, requirements),
             results=rows,
+            baseline=BaselineResult(baseline.path, self._flaws()) if baseline else None,
             drawing=Drawing(self.wanted.seed, self.tally.drawn, self.tally.judged),
         )
+
+    def _flaws(self) -> tuple[str, ...]:
+        """What is wrong with the baseline, beside calls that pass against it."""
+        baseline = self.request.baseline
+        if baseline is None:
+            return ()
+        held = {entry.case: (read_token(entry.case).dtype,) for entry in baseline.entries}
+        return baseline.problems(self._rows, held, {row.key for row in self._rows})
 
     def _write_report(self) -> None:
         for file, make in self._files:

@@ -63,9 +63,9 @@ def failure_text(report: Report) -> str:
 def last_line(exploration: Exploration) -> str:
     """How it ended, and how to draw the same calls again."""
     tally, wanted = exploration.tally, exploration.wanted
-    found = tally.found
+    found = [each for each in tally.found if each.row is not None]  # without those of the baseline
     word = f"{counted(len(found), 'distinct failure')}" if found else "nothing failed"
-    again = sum(each.again for each in found)
+    again = sum(each.again for each in tally.found)
     parts = [f"{word}: {counted(tally.judged, 'call')} judged of {tally.drawn} drawn"]
     if again:
         parts.append(f"{again} more fail in the same ways")

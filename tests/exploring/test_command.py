@@ -168,6 +168,22 @@ def test_a_case_that_follows_another_is_run_after_it(
     assert "1 pass, 1 fail" in capsys.readouterr().out
 
 
+def test_a_known_failure_is_expected(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = json.loads(saved.read_text())["replay"]
+    file, report = tmp_path / "known.toml", tmp_path / "r.json"
+    file.write_text(f'baseline_version = 1\n[[known]]\ncase = "{token}"\nreason = "whole tiles"\n')
+    few = ("--seed", "1", "--cases", "20", "--size", "small", "--no-diagnose")
+    assert main(["explore", WRONG, *few, "--baseline", str(file), "--report", str(report)]) in (0, 1)
+    rows = read_report(report).results
+    assert rows[0].case == token
+    assert {row.verdict for row in rows if row.case == token} == {"xfail"}
+    capsys.readouterr()
+    assert main(["explore", RIGHT, *few, "--baseline", str(file)]) == 1, "what passes again fails the run"
+    file.write_text('baseline_version = 1\n[[known]]\ncase = "mask/all-true"\nreason = "no token"\n')
+    assert main(["explore", RIGHT, *few, "--baseline", str(file)]) == 2
+    assert "is no token" in capsys.readouterr().err
+
+
 def test_an_interrupt_keeps_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from conformance.telling import exploration
 
