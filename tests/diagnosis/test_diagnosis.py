@@ -138,7 +138,7 @@ def test_what_the_failures_say_stands_beside_what_is_found() -> None:
     rest = [row for row in rows if row.failed]
     found = diagnose([*written, *rest], cases(), "fused", defects("causal-strict", "mask-inverted"))
     first, second = diagnosis_lines(found)
-    assert "(MASK-6; causal-strict)" in first
+    assert "(MASK-6 causal mask; causal-strict)" in first
     assert (
         second
         == f"4 of {len(rest) + 4} failures say it themselves: key was written to during the call (IND-5)"
