@@ -23,15 +23,15 @@ __all__ = ["cases", "explore"]
 ARGUMENT = "mha_question"
 WANTED = "_mha_wanted"
 OPTIONS = {
-    "op": ("NAME", "one operation; also what a function with another name is"),
-    "device": ("DEV", "where the target's arrays are made"),
-    "accuracy": ("POLICY", "what may be rounded, instead of what the target says"),
-    "profile": ("NAME", "a profile; what it needs and the target lacks is a failure"),
-    "baseline": ("FILE", "known failures: they are expected to fail, and to fail only as is known"),
+    "op": ("NAME", "test this operation only; also the operation of a function with another name"),
+    "device": ("DEV", "device on which the arrays are made"),
+    "accuracy": ("POLICY", "tolerance policy, in place of the one that the target declares"),
+    "profile": ("NAME", "test a profile; fails if any of its features is missing or wrong"),
+    "baseline": ("FILE", "known failures, each with its reason; they are reported as xfail"),
 }
 SEVERAL = {
-    "dtype": ("D", "a dtype; may be given again"),
-    "feature": ("F", "cases that need it; may be given again"),
+    "dtype": ("D", "test this dtype only (repeatable)"),
+    "feature": ("F", "only cases that need this feature (repeatable)"),
 }
 Sessions = dict[tuple[Any, ...], "Session"]
 SESSIONS = pytest.StashKey[Sessions]()
@@ -90,16 +90,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--mha-target",
         metavar="TARGET",
-        help="collect every case and dtype that this target claims, as mha::CASE[DTYPE]",
+        help="collect every case and dtype that this target supports, as mha::CASE[DTYPE]",
     )
     group.addoption(
-        "--mha-command", metavar="PROGRAM", help="a program that speaks the line protocol, instead"
+        "--mha-command",
+        metavar="PROGRAM",
+        help="test a program that speaks the line protocol, in place of a target",
     )
-    group.addoption("--mha-timeout", metavar="SECONDS", type=float, help="of a case, as run --timeout")
+    group.addoption(
+        "--mha-timeout", metavar="SECONDS", type=float, help="time limit per test, as run --timeout"
+    )
     group.addoption(
         "--mha-no-diagnose",
         action="store_true",
-        help="do not look for known mistakes that explain what fails",
+        help="do not look for known mistakes that explain the failures",
     )
     for name, (metavar, text) in OPTIONS.items():
         group.addoption(f"--mha-{name}", metavar=metavar, help=text)

@@ -77,7 +77,7 @@ def test_failed(command: Called, target: Path) -> None:
     assert status == 1
     assert out.splitlines()[-1] == "non-conformant: 0 pass, 1 fail, 2 unsupported"
     first, second = err.splitlines()[1:]
-    assert first == "fail    attention/plain float32 (ATT-1)"
+    assert first == "fail    attention/plain float32 (ATT-1 weighted sum of values)"
     assert second.startswith("        output[")
     (blamed,) = (line for line in out.splitlines() if "1 of 1" in line and "ATT-1" in line)
     assert "The output is the sum of the visible values" in blamed
@@ -434,7 +434,9 @@ def test_show(command: Called) -> None:
     assert "covers     ATT-4  " in out
     assert "option     scale = 0.25" in out
     assert "input query (2, 3, 4)" in out
-    assert "float32 fused: within min(W, 6 s), W at most 5e-07" in out
+    assert "  float32: within 1e-06 (eager), within 5e-07 (fused)" in out
+    full = command("show", "attention/scaled", "-v")[1]
+    assert "float32 fused: within min(W, 6 s), W at most 5e-07" in full
     data = json.loads(command("show", "attention/scaled", "--json")[1])
     assert len(data["expected"]["output"]["tolerance"]["float32"]["eager"]["W"]) == 2
 
@@ -445,6 +447,7 @@ def test_explain(command: Called) -> None:
     lines = out.splitlines()
     assert lines[0] == "ATT-4  MUST · scale · since 1.0  (spec/attention.md)"
     assert "Rationale" in lines
+    assert '  See "0005 A given scale is literal".' in lines
     assert any(line.startswith("Decision  0005 ") and "decisions/0005-" in line for line in lines)
     assert "  attention/scaled  A small case of the tests." in lines
     assert any(line.startswith("  scale-argument-ignored ") for line in lines)

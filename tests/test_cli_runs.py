@@ -89,7 +89,7 @@ def test_all_that_fails_is_known(run: Called, tmp_path: Path) -> None:
     assert data["results"][0]["known"] == {"verdict": "fail", "reason": "the scale is always 1", "report": ""}
     assert data["baseline"] == {"path": str(known), "problems": []}
     assert data["profiles"]["core"] == "non-conformant"
-    assert json.loads(badge.read_text())["color"] == "red"
+    assert json.loads(badge.read_text())["message"] == "conformant but for 1 known"
     assert read_report(path).to_json() == data
     assert run("wrong", "--baseline", known, "--profile", "core")[0] == 1, "a profile is met or not"
 

@@ -95,7 +95,7 @@ def test_the_files_that_readme_shares_are_written(folder):
     (line,) = (words[0] for words in map(str.splitlines, blocks("console")) if "--html mine.html" in words[0])
     done = run(folder, *line.removeprefix("$ mha-conformance ").split(), "-k", "heads")
     assert done.returncode == 0, done.stderr
-    for name in ("mine.json", "mine.html", "mine.xml", "mine-badge.json"):
+    for name in ("mine.json", "mine.html", "mine.xml", "mine-badge.svg"):
         assert (folder / name).stat().st_size > 0, name
     compared = run(folder, "compare", "mine.json", "mine.json")
     assert compared.returncode == 0, compared.stderr

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -49,7 +50,7 @@ def _main(given: list[str]) -> int:
     except click.ClickException as error:
         return _ended(MISUSED, error.format_message())
     except click.Abort as error:  # what click makes of an interrupt
-        return _interrupted(error.__cause__ or error)
+        return _interrupted(error.__cause__ or error.__context__ or error)
     except OSError as error:
         _drop_output()
         if interrupted(error):
@@ -96,8 +97,9 @@ def _called(command: Any, given: Sequence[str]) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Click's message, with the full stops that it leaves out."""
-    text = " ".join(text.split()).replace(". Did you mean ", "; did you mean ")
+    """Click's message, in the form that its later versions give it, with the full stops that it leaves out."""
+    text = re.sub(r"^No such option: (\S+)", r"No such option '\1'", " ".join(text.split()))
+    text = re.sub(r"\.? Did you mean '?([^'? ]+)'?\?", r"; did you mean '\1'?", text)
     return text if text[-1:] in (".", "?") else f"{text}."
 
 

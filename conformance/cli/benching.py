@@ -40,9 +40,14 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
 )
 @click.argument("target")
 @click.option(
-    "--against", multiple=True, metavar="TARGET", help="A rival; naive-numpy and products-numpy too."
+    "--against",
+    multiple=True,
+    metavar="TARGET",
+    help="Compare with this target (repeatable); naive-numpy and products-numpy too.",
 )
-@click.option("--op", "operation", default=SDPA, show_default=True, metavar="NAME", help="The operation.")
+@click.option(
+    "--op", "operation", default=SDPA, show_default=True, metavar="NAME", help="Operation to measure."
+)
 @click.option("--dtype", default="float32", show_default=True, metavar="D")
 @click.option(
     "--shape",
@@ -52,20 +57,37 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
     help="Batch, heads, queries, head width.",
 )
 @click.option(
-    "--kv-len", type=click.IntRange(1, LARGEST), metavar="N", help="Keys, if not as many as queries."
+    "--kv-len",
+    type=click.IntRange(1, LARGEST),
+    metavar="N",
+    help="Number of keys, if it differs from the number of queries.",
 )
 @click.option(
-    "--kv-heads", type=click.IntRange(1, LARGEST), metavar="N", help="Key heads, if fewer than heads."
+    "--kv-heads",
+    type=click.IntRange(1, LARGEST),
+    metavar="N",
+    help="Number of key heads, if it is smaller than the number of heads.",
 )
-@click.option("--causal", "is_causal", is_flag=True, help="is_causal, the queries being the last ones.")
-@click.option("--lengths", metavar="N,N,...", help="Several query lengths, one after the other.")
+@click.option(
+    "--causal", "is_causal", is_flag=True, help="Set is_causal; the queries are the last positions."
+)
+@click.option("--lengths", metavar="N,N,...", help="Measure several query lengths.")
 @click.option("--rounds", type=click.IntRange(1), default=15, show_default=True, metavar="N")
-@click.option("--no-memory", is_flag=True, help="Leave out memory, which takes a process each.")
 @click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), metavar="OUT.json", help="Every sample."
+    "--no-memory", is_flag=True, help="Do not measure memory, which needs a process for each target."
 )
 @click.option(
-    "--plot", type=click.Path(path_type=Path), metavar="OUT.svg", help="Time and memory over --lengths."
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path),
+    metavar="OUT.json",
+    help="Write every sample as JSON.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="OUT.svg",
+    help="Plot time and memory over --lengths as SVG.",
 )
 def bench(
     target: str,

@@ -9,7 +9,7 @@ import click
 from conformance.cli.exits import CONFORMANT, FAILED, examples
 from conformance.defects.record import UPDATE, read_record
 from conformance.running.nearest import known
-from conformance.telling.requirements import ID
+from conformance.telling.requirements import ID, named
 from conformance.telling.text import console, counted, plain
 from conformance.telling.trace.chain import BUILD, INDEX, Chains, Link, read_chains
 from conformance.telling.trace.links import read_links
@@ -80,7 +80,7 @@ def tell(chains: Chains, names: Sequence[str], every: bool) -> int:
 
 def lines(name: str, links: Sequence[Link]) -> list[str]:
     """A chain for people: what stands, what is missing, and what to do next."""
-    found = [name]
+    found = [named(name)]
     for link in links:
         found.append(f"  {link.name:<12} {f'missing: {link.missing}' if link.missing else link.found}")
     after = next((link.then for link in links if link.missing), "")

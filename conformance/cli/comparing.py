@@ -17,11 +17,11 @@ from conformance.telling.text import console
 @click.command(epilog=examples("compare before.json after.json"))
 @click.argument("before", type=click.Path(path_type=Path), metavar="A.json")
 @click.argument("after", type=click.Path(path_type=Path), metavar="B.json")
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
-@click.option("--markdown", is_flag=True, help="For a comment or a step summary.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--markdown", is_flag=True, help="Print Markdown, for a comment or a step summary.")
 @click.option("--sha256", "sha256s", metavar="HEX", multiple=True, help=SHA256_HELP)
 def compare(before: Path, after: Path, as_json: bool, markdown: bool, sha256s: tuple[str, ...]) -> int:
-    """Tell what changed from report A to report B; exit 1 if something regressed."""
+    """Show what changed from report A to report B; exit status 1 if a test regressed."""
     if as_json and markdown:
         raise UsageError("give either --json or --markdown")
     among = checksums(sha256s) if sha256s else None

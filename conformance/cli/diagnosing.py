@@ -28,15 +28,15 @@ SHARED = [
         "diagnose my_attention.py:attention", "diagnose --command 'node impl.js' --dtype float32 --json"
     ),
 )
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def diagnose(
     given: list[str], /, as_json: bool, verbose: bool, files: tuple[Path, ...], **options: Any
 ) -> int:
-    """Say which known mistakes reproduce what TARGET gets wrong.
+    """Name the known mistakes that explain the failures of TARGET.
 
-    Runs every case that TARGET claims. Exit status: 0 if nothing fails, 1 if something does, explained or
-    not, 2 if the call is wrong or nothing was executed.
+    Runs every case that TARGET supports. Exit status: 0 if nothing failed, 1 if anything failed, 2 if the
+    call is wrong or nothing was executed.
     """
     from conformance.telling.diagnosis import diagnosis_json, diagnosis_lines  # which takes long to import
 

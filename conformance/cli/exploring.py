@@ -28,44 +28,64 @@ from conformance.telling.text import MESSAGE, console, plain, shorten
 )
 @click.argument("target", required=False)
 @click.option(
-    "--command", metavar="PROGRAM", help="A program that speaks the line protocol, instead of TARGET."
+    "--command", metavar="PROGRAM", help="Test a program that speaks the line protocol, in place of TARGET."
 )
 @click.option(
-    "--seconds", type=float, default=SECONDS, show_default=True, metavar="S", help="How long to draw."
+    "--seconds", type=float, default=SECONDS, show_default=True, metavar="S", help="Time for drawing calls."
 )
-@click.option("--cases", type=int, metavar="N", help="How many calls to draw; alone it is the whole budget.")
-@click.option("--seed", metavar="N", help="The draw; by default a new one, which is printed.")
+@click.option(
+    "--cases",
+    type=int,
+    metavar="N",
+    help="Number of calls to draw; without --seconds there is no time limit.",
+)
+@click.option("--seed", metavar="N", help="Seed of the draw; a new one by default, which is printed.")
 @click.option(
     "--size", default="kernel", show_default=True, metavar="|".join(SIZES),
     help="Up to 130 keys; up to 8,192 with widths to 576 and 65,537 batch entries.",
 )  # fmt: skip
-@click.option("--memory", type=float, metavar="GIB", help="What --size large may take.")
+@click.option("--memory", type=float, metavar="GIB", help="Memory that --size large may use.")
 @click.option(
     "--max-failures", "failures", type=int, default=FAILURES, show_default=True, metavar="N",
-    help="Stop after so many distinct failures.",
+    help="Stop after this number of distinct failures.",
 )  # fmt: skip
 @click.option("-x", "stop", is_flag=True, help="Stop at the first failure.")
+@click.option("--save", type=FILE, metavar="DIR", help="Write each reduced call to a file of its own.")
+@click.option("--replay", metavar="TOKEN", help="Repeat the call of a token, and draw nothing.")
 @click.option(
-    "--save", type=FILE, metavar="DIR", help="Where to write each reduced call as a file of its own."
+    "--op",
+    metavar="NAME",
+    help="Test this operation only; also the operation of a function with another name.",
 )
-@click.option("--replay", metavar="TOKEN", help="Ask the call of a token once more, and draw nothing.")
-@click.option("--op", metavar="NAME", help="One operation; also what a function with another name is.")
-@click.option("--dtype", "dtypes", metavar="D", multiple=True, help="A dtype; may be given again.")
+@click.option("--dtype", "dtypes", metavar="D", multiple=True, help="Test this dtype only (repeatable).")
 @click.option(
-    "--feature", "features", metavar="F", multiple=True, help="Calls that need it; may be given again."
+    "--feature",
+    "features",
+    metavar="F",
+    multiple=True,
+    help="Only calls that need this feature (repeatable).",
 )
-@click.option("--accuracy", metavar="POLICY", help="What may be rounded, instead of what the target says.")
-@click.option("--device", metavar="DEV", help="Where the target's arrays are made.")
 @click.option(
-    "--timeout", type=float, default=runner.TIMEOUT, show_default=True, metavar="SECONDS", help="Of a call."
+    "--accuracy", metavar="POLICY", help="Tolerance policy, in place of the one that the target declares."
+)
+@click.option("--device", metavar="DEV", help="Device on which the arrays are made.")
+@click.option(
+    "--timeout",
+    type=float,
+    default=runner.TIMEOUT,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time limit per call.",
 )
 @click.option(
-    "--baseline", type=FILE, metavar="KNOWN.toml", help="Failures that are known: tokens, with their reasons."
+    "--baseline", type=FILE, metavar="KNOWN.toml", help="Known failures: tokens, each with its reason."
 )
-@click.option("--report", type=FILE, metavar="OUT.json", help="Where to write the report, as it goes.")
-@click.option("--junit", type=FILE, metavar="OUT.xml", help="Where to write JUnit XML.")
-@click.option("--html", type=FILE, metavar="OUT.html", help="Where to write a page.")
-@click.option("--no-diagnose", is_flag=True, help="Do not look for known mistakes that explain what fails.")
+@click.option(
+    "--report", type=FILE, metavar="OUT.json", help="Write the report as JSON, updated during the run."
+)
+@click.option("--junit", type=FILE, metavar="OUT.xml", help="Write JUnit XML.")
+@click.option("--html", type=FILE, metavar="OUT.html", help="Write an HTML report.")
+@click.option("--no-diagnose", is_flag=True, help="Do not look for known mistakes that explain the failures.")
 @click.option("-q", "quiet", is_flag=True, help="Print the last line only.")
 @click.option("-v", "verbose", is_flag=True, help="Print every call, and a program for each failure.")
 @click.pass_obj

@@ -28,12 +28,12 @@ from conformance.telling.text import console, plain
 from conformance.vectors import load
 from conformance.vectors.case import Case
 
-SHA256_HELP = "What a run has printed of its report; refuse every report of another. May be given again."
+SHA256_HELP = "SHA-256 that a run printed for its report; a report with another one is refused (repeatable)."
 
 
 @click.command("list", epilog=examples("list requirements --json"))
 @click.argument("what", metavar="|".join(LISTS))
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(what: str, as_json: bool) -> int:
     """List what the suite holds."""
     entries, fields = LISTS[known("list", what, LISTS)]
@@ -46,39 +46,42 @@ def list_(what: str, as_json: bool) -> int:
 
 @click.command(epilog=examples("show mask/empty-row-is-zero"))
 @click.argument("case")
-@click.option("--json", "as_json", is_flag=True, help="For machines, with every number.")
-def show(case: str, as_json: bool) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with every number.")
+@click.option("-v", "verbose", is_flag=True, help="Say what each tolerance is made of, under every policy.")
+def show(case: str, as_json: bool, verbose: bool) -> int:
     """Show CASE in full: what it exposes, requirements, inputs, expected values and tolerance.
 
     CASE is the ID of a stored case, or a file that `explore --save` wrote.
     """
     if case.endswith(".json"):
-        return _show(read_cases(Path(case)), as_json)
+        return _show(read_cases(Path(case)), as_json, verbose)
     cases = {c.id: c for c in load.load_vectors().cases}
     if case not in cases and (kind := kind_of(case)) in ("requirement", "defect"):
         raise UsageError(f"{case} is a {kind}: say `{PROGRAM} explain {case}`")
-    return _show([cases[known("case", case.lower() if case.lower() in cases else case, cases)]], as_json)
+    return _show(
+        [cases[known("case", case.lower() if case.lower() in cases else case, cases)]], as_json, verbose
+    )
 
 
-def _show(found: Sequence[Case], as_json: bool) -> int:
+def _show(found: Sequence[Case], as_json: bool, verbose: bool) -> int:
     """Each case: with JSON the last one, of which the others are what is asked before."""
     if as_json:
         print_json(case_json(found[-1]))
         return CONFORMANT
     out = console()
     for each in found:
-        for line in case_lines(each, {r.id: r.title for r in read_requirements()}):
+        for line in case_lines(each, {r.id: r.title for r in read_requirements()}, verbose):
             out.print(plain(line), soft_wrap=True)
     return CONFORMANT
 
 
 @click.command(epilog=examples("explain MASK-3", "explain mask-inverted"))
 @click.argument("name", metavar="REQUIREMENT")
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def explain(name: str, as_json: bool) -> int:
     """Explain REQUIREMENT: its text, rationale and decision, its cases and the mistakes that break it.
 
-    The ID of a known mistake explains that.
+    Also takes the ID of a known mistake.
     """
     kind = kind_of(name)
     if kind == "case":
@@ -95,9 +98,7 @@ def explain(name: str, as_json: bool) -> int:
 
 @click.command(epilog=examples("report numpy.json torch.json", "report *.json --html matrix.html"))
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN.json...")
-@click.option(
-    "--html", type=click.Path(path_type=Path), metavar="OUT.html", help="Where to write a page over them."
-)
+@click.option("--html", type=click.Path(path_type=Path), metavar="OUT.html", help="Write an HTML report.")
 @click.option("--sha256", "sha256s", metavar="HEX", multiple=True, help=SHA256_HELP)
 def report(runs: tuple[Path, ...], html: Path | None, sha256s: tuple[str, ...]) -> int:
     """Print a table of one or many reports: chapter by target, then a line for each.

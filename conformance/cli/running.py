@@ -38,18 +38,33 @@ _LONGER = "mend what hangs, or give a longer --timeout"
 )
 @click.argument("target", required=False)
 @click.option(
-    "--command", metavar="PROGRAM", help="A program that speaks the line protocol, instead of TARGET."
-)
-@click.option("--profile", metavar="NAME", help="Run a profile; it must be claimed in full and pass.")
-@click.option("--op", metavar="NAME", help="One operation; also what a function with another name is.")
-@click.option("--dtype", "dtypes", metavar="D", multiple=True, help="A dtype; may be given again.")
-@click.option("--device", metavar="DEV", help="Where the target's arrays are made.")
-@click.option("--accuracy", metavar="POLICY", help="What may be rounded, instead of what the target says.")
-@click.option(
-    "-k", "expression", metavar="EXPR", help="Cases by ID, dtype or requirement: 'mask and not float16'."
+    "--command", metavar="PROGRAM", help="Test a program that speaks the line protocol, in place of TARGET."
 )
 @click.option(
-    "--feature", "features", metavar="F", multiple=True, help="Cases that need it; may be given again."
+    "--profile", metavar="NAME", help="Test a profile; fails if any of its features is missing or wrong."
+)
+@click.option(
+    "--op",
+    metavar="NAME",
+    help="Test this operation only; also the operation of a function with another name.",
+)
+@click.option("--dtype", "dtypes", metavar="D", multiple=True, help="Test this dtype only (repeatable).")
+@click.option("--device", metavar="DEV", help="Device on which the arrays are made.")
+@click.option(
+    "--accuracy", metavar="POLICY", help="Tolerance policy, in place of the one that the target declares."
+)
+@click.option(
+    "-k",
+    "expression",
+    metavar="EXPR",
+    help="Only cases whose ID, dtype or requirement matches: 'mask and not float16'.",
+)
+@click.option(
+    "--feature",
+    "features",
+    metavar="F",
+    multiple=True,
+    help="Only cases that need this feature (repeatable).",
 )
 @click.option(
     "--case",
@@ -57,25 +72,30 @@ _LONGER = "mend what hangs, or give a longer --timeout"
     type=FILE,
     metavar="FILE",
     multiple=True,
-    help="Ask the call of a file that `explore --save` wrote, and nothing else; may be given again.",
+    help="Test only the call in a file that `explore --save` wrote (repeatable).",
 )
-@click.option("--report", type=FILE, metavar="OUT.json", help="Where to write the report, as it goes.")
-@click.option("--junit", type=FILE, metavar="OUT.xml", help="Where to write JUnit XML, a test case a row.")
-@click.option("--badge", type=FILE, metavar="OUT.json", help="Where to write a badge for shields.io.")
 @click.option(
-    "--baseline", type=FILE, metavar="KNOWN.toml", help="Failures that are known, with their reasons."
+    "--report", type=FILE, metavar="OUT.json", help="Write the report as JSON, updated during the run."
 )
+@click.option("--junit", type=FILE, metavar="OUT.xml", help="Write JUnit XML.")
+@click.option(
+    "--badge",
+    type=FILE,
+    metavar="OUT.svg",
+    help="Write a badge as SVG, or with the ending .json for shields.io.",
+)
+@click.option("--baseline", type=FILE, metavar="KNOWN.toml", help="Known failures, each with its reason.")
 @click.option(
     "--write-baseline",
     type=FILE,
     metavar="OUT.toml",
-    help="Where to write what fails as a baseline to fill in.",
+    help="Write the failures as a baseline; you fill in the reasons.",
 )
-@click.option("--resume", type=FILE, metavar="REPORT", help="Go on with an earlier run, and with its report.")
+@click.option("--resume", type=FILE, metavar="REPORT", help="Continue an interrupted run and its report.")
 @click.option(
     "--fresh",
     metavar="SEED|off",
-    help="Ask variants of some cases, drawn from SEED; by default from a new one.",
+    help="Seed of the randomised repetitions of some tests; a new one by default.",
 )
 @click.option(
     "--timeout",
@@ -83,23 +103,23 @@ _LONGER = "mend what hangs, or give a longer --timeout"
     default=runner.TIMEOUT,
     show_default=True,
     metavar="SECONDS",
-    help=f"Of a case; the first one of each process may take {FIRST_CASE_SECONDS:g} s more.",
+    help=f"Time limit per test; {FIRST_CASE_SECONDS:g} s more for the first of each process.",
 )
 @click.option(
-    "-j", "workers", type=int, default=1, show_default=True, metavar="N", help="Workers, each a process."
+    "-j", "workers", type=int, default=1, show_default=True, metavar="N", help="Number of worker processes."
 )
-@click.option("--shard", metavar="I/N", help="The I-th of N parts of the run, the same on every machine.")
+@click.option("--shard", metavar="I/N", help="Run part I of N; the parts are the same on every machine.")
 @click.option(
     "--in-process",
     is_flag=True,
-    help="No isolation: faster, for debugging. What ends the target (os._exit, a crash) ends the run, "
-    "and no time limit holds.",
+    help="Run without isolation, for debugging: faster, but a crash of the target ends the run, "
+    "and there is no time limit.",
 )
 @click.option("-x", "stop", is_flag=True, help="Stop at the first failure.")
-@click.option("--no-diagnose", is_flag=True, help="Do not look for known mistakes that explain what fails.")
+@click.option("--no-diagnose", is_flag=True, help="Do not look for known mistakes that explain the failures.")
 @click.option("-q", "quiet", is_flag=True, help="Print the last line only.")
-@click.option("-v", "verbose", is_flag=True, help="Print every case, and what the target writes to stderr.")
-@click.option("--html", type=FILE, metavar="OUT.html", help="Where to write a page over the run.")
+@click.option("-v", "verbose", is_flag=True, help="Print every test, and what the target writes to stderr.")
+@click.option("--html", type=FILE, metavar="OUT.html", help="Write an HTML report.")
 @click.pass_obj
 def run(
     given: list[str],
@@ -130,7 +150,7 @@ def run(
     verbose: bool,
     html: Path | None,
 ) -> int:
-    """Run every case that TARGET claims.
+    """Test TARGET with every case that it supports.
 
     TARGET is a backend's name, package.module:attribute or path/to/file.py:attribute.
     """

@@ -41,9 +41,9 @@ KINDS = {
 
 @click.command(epilog=examples("init my_attention.py", "init my_attention.mjs --node"))
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
-@click.option("--torch", is_flag=True, help="On torch tensors.")
-@click.option("--jax", is_flag=True, help="On arrays of JAX.")
-@click.option("--node", is_flag=True, help="A program in JavaScript.")
+@click.option("--torch", is_flag=True, help="Use torch tensors.")
+@click.option("--jax", is_flag=True, help="Use JAX arrays.")
+@click.option("--node", is_flag=True, help="Write a JavaScript program.")
 def init(file: Path, torch: bool, jax: bool, node: bool) -> int:
     """Write FILE, a commented plug-in to start from: it runs at once, and passes. The default is NumPy."""
     chosen = [name for name, flag in (("torch", torch), ("jax", jax), ("node", node)) if flag]

@@ -12,9 +12,11 @@ from conformance.telling.trace.links import links_json, read_links
 
 
 @click.command(epilog=examples("trace"))
-@click.option("--json", "as_json", is_flag=True, help="For machines: every link both ways, and the holes.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: every link both ways, and the holes.")
 @click.option("--write", is_flag=True, help="Write spec/INDEX.md first.")
-@click.option("--kills", "run_kills", is_flag=True, help="Run every defect against the cases, for minutes.")
+@click.option(
+    "--kills", "run_kills", is_flag=True, help="Run every defect against the cases, which takes minutes."
+)
 def trace(as_json: bool, write: bool, run_kills: bool) -> int:
     """Trace requirements, cases, defects and tests to each other; exit 1 if there is a hole."""
     links = read_links()

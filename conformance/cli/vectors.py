@@ -41,9 +41,9 @@ def export(directory: Path) -> int:
 
 
 @vectors.command("verify", epilog=examples("vectors verify -k mask"))
-@click.option("-k", "word", default="", help="Only cases with this in their ID.")
+@click.option("-k", "word", default="", help="Only cases whose ID contains this text.")
 @click.option("-j", "processes", type=click.IntRange(1), default=2, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="For machines.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify_(word: str, processes: int, as_json: bool) -> int:
     """Prove the vectors anew: by the oracle, by a second reference from the text, by relations between calls.
 

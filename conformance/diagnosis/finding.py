@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from conformance.defects.defect import Defect
 from conformance.diagnosis.failing import Failure
 from conformance.diagnosis.model import Model
+from conformance.diagnosis.split import Split
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Diagnosed:
     cases: int = 0  # cases of the failing rows that show something to compare
     raised: bool = False  # whether all that these show is that the target raised
     left: tuple[Failure, ...] = ()  # what no finding reproduces, of that which can be compared
+    splits: tuple[Split, ...] = ()  # what failing rows have in common, whatever the mistake
 
     @property
     def explained(self) -> int:

@@ -13,7 +13,8 @@ from conformance.diagnosis.model import Model, length
 from conformance.diagnosis.pairs import find, pairs
 from conformance.diagnosis.parts import parts, regions
 from conformance.diagnosis.shared import forget
-from conformance.diagnosis.weigh import LARGE, SAMPLE, Bench, Weight, spread
+from conformance.diagnosis.split import Split, splits
+from conformance.diagnosis.weigh import LARGE, SAMPLE, Bench, Weight, spread, telling
 from conformance.judging.verdict import Row
 from conformance.vectors.case import Array, Case
 
@@ -33,6 +34,12 @@ ASKED = 16
 """Models between two looks at the clock, which is slow."""
 ENOUGH = 2
 """Cases that a model has to reproduce to be named: one may be chance."""
+FEWEST = 0.05
+"""The share of the failures of its kind, raised or not, below which a finding is a guess."""
+REFUTED = 0.75
+"""The share of the passing rows that it would fail above which these refute a model."""
+TRIED = 4
+"""Passing rows below which they refute nothing."""
 
 
 def diagnose(
@@ -42,7 +49,7 @@ def diagnose(
     defects: Iterable[Defect] | None = None,
     seconds: float = SECONDS,
 ) -> Diagnosed:
-    """Says which known mistakes reproduce the wrong answers of a run.
+    """Says what the failing rows of a run have in common, and which known mistakes reproduce their wrong answers.
 
     Args:
         rows: of the whole run, those that pass as well: they speak against a model that would fail them.
@@ -51,13 +58,16 @@ def diagnose(
         defects: the bank by default.
         seconds: of processor time, after which no further round begins.
     """
-    seen = evidence(rows, cases)
+    rows, cases = list(rows), list(cases)
+    seen, split = evidence(rows, cases), splits(rows, cases)
     if not seen.failures:
-        return Diagnosed((), seen.failed, 0)
+        return Diagnosed((), seen.failed, 0, splits=split)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the models, which are wrong on purpose
         try:
-            return Search(seen, policy, models(defects), time.process_time() + seconds).run()
+            seen = replace(seen, passes=tuple(f for f in seen.passes if f.dtype in _dtypes(seen, split)))
+            search = Search(seen, policy, models(defects), time.process_time() + seconds, split)
+            return replace(search.run(), splits=split)
         finally:
             forget()
 
@@ -65,7 +75,7 @@ def diagnose(
 def diagnose_one(
     case: Case, dtype: str, outputs: Mapping[str, Array], policy: str, seconds: float = SECONDS
 ) -> tuple[Model, ...]:
-    """The models that give the same wrong answer to one call, the likeliest first: one call alone cannot tell them apart."""
+    """The models that give the same wrong answer to one call, the likeliest first: it alone cannot tell them apart."""
     seen = Evidence((Failure(case, dtype, outputs=outputs),), (), 0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -73,6 +83,13 @@ def diagnose_one(
             return Search(seen, policy, models(), time.process_time() + seconds).run().single
         finally:
             forget()
+
+
+def _dtypes(seen: Evidence, split: Iterable[Split]) -> set[str]:
+    """Those at which passing rows say something: not those that a split leaves out, since no model knows of dtypes."""
+    whole = [each for each in split if not each.failing_elsewhere]
+    asked = [dtype for each in whole for _, dtype in each.rows] or [f.dtype for f in seen.passes]
+    return {*asked, *(f.dtype for f in seen.failures)}
 
 
 def models(defects: Iterable[Defect] | None = None) -> tuple[Model, ...]:
@@ -89,8 +106,10 @@ def models(defects: Iterable[Defect] | None = None) -> tuple[Model, ...]:
 class Search:
     """One diagnosis under way."""
 
-    def __init__(self, seen: Evidence, policy: str, every: Sequence[Model], until: float) -> None:
-        self._seen, self._every, self._until = seen, every, until
+    def __init__(
+        self, seen: Evidence, policy: str, every: Sequence[Model], until: float, split: tuple[Split, ...] = ()
+    ) -> None:
+        self._seen, self._every, self._until, self._split = seen, every, until, split
         self._bench = Bench(seen, policy)
         self._place = {model.name: number for number, model in enumerate(every)}
 
@@ -118,6 +137,7 @@ class Search:
         found = pairs(self._bench, found, self._every, self._until)
         found += self._in_blocks(found)
         found += self._partly(found)
+        found = [self._beside(finding) for finding in found]
         found = sorted(filter(self._plausible, found), key=lambda each: (-each.explains, -each.worth))
         hurried = bool(left) and not self._time()
         explained = {f for finding in found for f in finding.explained}
@@ -127,6 +147,31 @@ class Search:
         )
 
     def _plausible(self, finding: Finding) -> bool:
+        """Whether it is more than a guess, and passing rows do not refute it."""
+        return (
+            self._enough_of_its_kind(finding)
+            and not self._refuted(finding)
+            and self._raises_as_it_does(finding)
+        )
+
+    def _enough_of_its_kind(self, finding: Finding) -> bool:
+        kinds = {f.raised for f in finding.explained}
+        return finding.explains >= FEWEST * sum(f.raised in kinds for f in self._seen.failures)
+
+    def _refuted(self, finding: Finding) -> bool:
+        return finding.looked_at >= TRIED and finding.contradicted > REFUTED * finding.looked_at
+
+    def _beside(self, finding: Finding) -> Finding:
+        """The finding, with what speaks against it among the passing rows that are such as those that fail."""
+        whole = [split.rows for split in self._split if not split.failing_elsewhere]
+        if not whole:
+            return finding
+        inside = [f for f in self._seen.passes if any((f.case.id, f.dtype) in rows for rows in whole)]
+        passes = telling(finding.model, inside)
+        against = sum(self._bench.fails(finding.model, each) for each in passes)
+        return replace(finding, contradicted=against, looked_at=len(passes))
+
+    def _raises_as_it_does(self, finding: Finding) -> bool:
         """Where most calls raise, a model that refuses a few of them says nothing of why."""
         if not all(f.raised for f in finding.explained):
             return True

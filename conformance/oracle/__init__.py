@@ -4,6 +4,6 @@
 arithmetic does not confirm.
 """
 
-from conformance.oracle.certify import Certified, UnjudgedError, certify
+from conformance.oracle.certify import Certified, UnjudgedError, WrongOracleError, certify
 
-__all__ = ["Certified", "UnjudgedError", "certify"]
+__all__ = ["Certified", "UnjudgedError", "WrongOracleError", "certify"]

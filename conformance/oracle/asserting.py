@@ -175,7 +175,11 @@ def _outputs(got: Any, call: Given) -> dict[str, Array]:
 def _message(
     found: Certified, judgement: Judgement, call: Given, policy: str, outputs: Mapping[str, Array]
 ) -> str:
-    lines = [judgement.message, f"  call      {call.said}", f"  policy    {policy}, {_rows_said(call, found)}"]
+    lines = [
+        judgement.message,
+        f"  call      {call.said}",
+        f"  policy    {policy}, {_rows_said(call, found)}",
+    ]
     if judgement.worst is not None:
         worst = judgement.worst
         lines += [

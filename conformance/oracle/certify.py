@@ -60,7 +60,9 @@ class Certified:
         policy = self.case.policy(self.dtype, policy)
         if self.case.gradients:  # of some rows, or of some arguments, nobody asked for the others
             outputs = {
-                key: x for key, x in outputs.items() if key in self.case.expected or key not in self.case.inputs
+                key: x
+                for key, x in outputs.items()
+                if key in self.case.expected or key not in self.case.inputs
             }
         if not self.case.judged(self.dtype, policy):
             raise UnjudgedError(self.unjudged(policy))
@@ -78,7 +80,9 @@ class Certified:
         """Why nothing is judged under a policy."""
         keys = (f"{self.dtype}/{policy}", self.dtype)
         reason = next((self.case.excluded[key] for key in keys if key in self.case.excluded), "not asked for")
-        return f"nothing is judged in {self.dtype} under {policy}: {reason}"
+        other = [name for name in ("eager", "fused") if self.case.judged(self.dtype, name)]
+        hint = f"; under {other[0]} it is" if other else ""
+        return f"nothing is judged in {self.dtype} under {policy}: {reason}{hint}"
 
     def _look_again(self, measures: list[Measure]) -> bool:
         """Asks the second tier for the elements that the judgement rests on; whether there were any new ones."""
@@ -90,7 +94,7 @@ class Certified:
                 continue
             weight = m.ratio if m.exceeds.any() else _shares(m, self.case, self.dtype)
             new = np.where(self._confirmed(m.output), -1.0, weight).ravel()
-            asked = np.argsort(-new, kind="stable")[:AT_ONCE]
+            asked = np.argsort(-new, kind="stable")[: self.second.at_once(AT_ONCE)]
             # the worst one is what is reported; the RMS rests on those that have most of it
             if m.exceeds.any() and self._confirmed(m.output).flat[int(weight.argmax())]:
                 continue
@@ -118,7 +122,8 @@ class Certified:
             place = tuple(int(i) for i in np.unravel_index(flat[worst], golden.hi.shape))
             raise WrongOracleError(
                 f"the expected value of {self.case.label(name)}{list(place)} is {golden.hi.flat[flat[worst]]:.17g} "
-                f"by the first tier and {hi[worst]:.17g} by the second: this is a mistake of the suite, please report it"
+                f"by the first tier and {hi[worst]:.17g} by the second: "
+                "this is a mistake of the suite, please report it"
             )
         self._put(name, golden, flat, hi, lo)
 
@@ -176,7 +181,9 @@ def certify(
         key: array if array.dtype.kind in "biuf" else np.asarray(array, dtype=np.float32)
         for key, array in inputs.items()
     }
-    draft = Draft(name, NOTE, (), operation, widened, dict(options), rows=rows, only=(dtype,), dtype_of=dtype_of or {})
+    draft = Draft(
+        name, NOTE, (), operation, widened, dict(options), rows=rows, only=(dtype,), dtype_of=dtype_of or {}
+    )
     tier = first(dtype)
     inexact = [key for key, array in widened.items() if _changes(array, (dtype_of or {}).get(key, dtype))]
     if inexact:
@@ -188,7 +195,8 @@ def certify(
         try:
             case = build(draft, tier.values, policies)
         except UnjudgedDraftError as error:
-            raise UnjudgedError(str(error)) from error
+            reason = str(error).removeprefix(name).lstrip(": ")
+            raise UnjudgedError(f"nothing is judged of this call: {reason}") from error
     problem = pose(operation, widened, options, rows)
     whole = rows is None and "attn_bias" in widened
     bias_shape = widened["attn_bias"].shape if whole else (1, 1)

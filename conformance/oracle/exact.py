@@ -52,22 +52,22 @@ def _row(problem: Problem, name: str, row: Place, columns: list[int]) -> Pair:
     entry = slice(row[0], row[0] + 1)
     if name.startswith("present"):
         found = _golden(part(problem, entry, slice(0, 0)), name)
-        return tuple(x[0, row[1], row[2]][columns] for x in found)  # type: ignore[return-value]
+        return tuple(x[0, row[1], row[2]][columns] for x in found)
     one = part(problem, entry, slice(row[-1], row[-1] + 1))
     if name == "output" and problem.layer:
         inputs = {**one.inputs, "w_o": one.inputs["w_o"][:, :, columns]}
         if "b_o" in inputs:
             inputs["b_o"] = inputs["b_o"][columns]
         found = _golden(replace(one, inputs=inputs), name)
-        return tuple(x[0, 0] for x in found)  # type: ignore[return-value]
+        return tuple(x[0, 0] for x in found)
     one = of_head(one, row[1])
     if name == "output" and not problem.layer:
         one = _seen_alone(one, columns)
         columns = list(range(len(columns)))
     found = _golden(one, name)
     if name == "lse":
-        return tuple(x[0, 0] for x in found)  # type: ignore[return-value]
-    return tuple(x[0, 0, 0][columns] for x in found)  # type: ignore[return-value]
+        return tuple(x[0, 0] for x in found)
+    return tuple(x[0, 0, 0][columns] for x in found)
 
 
 def of_head(problem: Problem, head: int) -> Problem:
@@ -123,12 +123,12 @@ def _golden(problem: Problem, name: str) -> Pair:
 def gradient_row(problem: Problem, row: Place) -> Pair:
     """The gradient of the query of one row (entry, head, row) of the operation without projections."""
     one = of_head(part(problem, slice(row[0], row[0] + 1), slice(row[2], row[2] + 1)), row[1])
-    hi, lo = golden_gradients(replace(one, batch=(1,)), approximate(one), (1, 1), ("query",), closely)["query"]
+    hi, lo = golden_gradients(replace(one, batch=(1,)), approximate(one), (1, 1), ("query",), closely)[
+        "query"
+    ]
     return hi[0, 0, 0], lo[0, 0, 0]
 
 
-def every_gradient(
-    problem: Problem, bias_shape: tuple[int, ...], wanted: tuple[str, ...]
-) -> dict[str, Pair]:
+def every_gradient(problem: Problem, bias_shape: tuple[int, ...], wanted: tuple[str, ...]) -> dict[str, Pair]:
     """Hi and lo of every gradient."""
     return golden_gradients(problem, approximate(problem), bias_shape, wanted, closely)

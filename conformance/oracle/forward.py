@@ -5,14 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from conformance.oracle.near import Near
-from conformance.oracle.twofold import Twofold
 from conformance.vectors.generate.approximate import Approximation
 from conformance.vectors.generate.problem import Array, Problem, finite
 
-Kind = type[Near] | type[Twofold]
+Kind = Any
+"""The class Near or Twofold, which have the same methods."""
 Number = Any
-"""A Near or a Twofold: all of one call are of one kind."""
+"""One of them: all numbers of a call are of one kind."""
 Bounded = tuple[Array, Array, Array]
 """High and low part of a result, and a bound on the error of their sum."""
 
@@ -35,7 +34,9 @@ def outputs(problem: Problem, a: Approximation, wanted: tuple[str, ...], kind: K
     """Every wanted output; where float64 shows something that is not finite, that is it."""
     heads = attend(problem, a, kind)
     seen = _seen(problem, a).any(axis=-1)
-    found: dict[str, Number] = {"output": merged(problem, heads.output, kind) if problem.layer else heads.output}
+    found: dict[str, Number] = {
+        "output": merged(problem, heads.output, kind) if problem.layer else heads.output
+    }
     if "weights" in wanted:
         found["weights"] = heads.exponentials / heads.totals
     if "lse" in wanted:

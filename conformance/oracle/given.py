@@ -91,7 +91,9 @@ def given(
 def _check_names(operation: str, grad_output: Any, options: Mapping[str, Any]) -> bool:
     """Whether gradients are asked for."""
     if operation not in OPERATIONS:
-        raise ValueError(f"operation={operation!r} is none{nearest(str(operation), OPERATIONS)}: {', '.join(OPERATIONS)}")
+        raise ValueError(
+            f"operation={operation!r} is none{nearest(str(operation), OPERATIONS)}: {', '.join(OPERATIONS)}"
+        )
     layer, backward = operation in (MHA, MHA_VJP), operation in (SDPA_VJP, MHA_VJP)
     known = (*OPTIONS, *WEIGHTS, *BIASES) if layer else OPTIONS
     for name in options:
@@ -140,10 +142,13 @@ def _rows(
         return None if most >= q_len else spread(q_len, most)
     if isinstance(rows, int) and not isinstance(rows, bool):
         if rows < 1:
-            raise ValueError(f"rows={rows} but at least 1 has to be judged; None judges every one that can be afforded")
+            raise ValueError(
+                f"rows={rows} but at least 1 has to be judged; None judges every one that can be afforded"
+            )
         return None if rows >= q_len else spread(q_len, rows)
     try:
-        chosen = tuple(sorted({int(row) + (q_len if row < 0 else 0) for row in rows}))
+        listed: Any = rows
+        chosen = tuple(sorted({int(row) + (q_len if row < 0 else 0) for row in listed}))
     except (TypeError, ValueError) as error:
         raise ValueError(f"rows={rows!r} but an int, a list of query rows, or None is wanted") from error
     if not chosen or not all(0 <= row < q_len for row in chosen):

@@ -27,6 +27,11 @@ class Second:
     gradients: bool
     _every: dict[str, tuple[Array, Array]] = field(default_factory=dict)
 
+    def at_once(self, most: int) -> int:
+        """How many elements may be asked for together: of long rows, which take a minute each, as few as will do."""
+        p = self.problem
+        return most if p.kv_len * (p.d_k + p.d_v) <= MOST_NUMBERS else 1
+
     def __call__(self, name: str, golden: Golden, flat: Array) -> tuple[Array, Array]:
         """Hi and lo of the elements at flat places of a result."""
         if self.gradients:
@@ -43,7 +48,9 @@ class Second:
             query = self.problem.inputs["query"]
             places = [tuple(int(i) for i in np.unravel_index(i, query.shape)) for i in flat]
             rows = {row: gradient_row(self.problem, row) for row in {place[:-1] for place in places}}
-            both = np.array([[part[place[-1]] for part in rows[place[:-1]]] for place in places]).reshape(-1, 2)
+            both = np.array([[part[place[-1]] for part in rows[place[:-1]]] for place in places]).reshape(
+                -1, 2
+            )
             return both[:, 0], both[:, 1]
         if not self._every:
             self._every = self._formed()

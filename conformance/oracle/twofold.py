@@ -112,11 +112,12 @@ class Twofold:
         found = self.map(lambda x: x.transpose(order).reshape(count, *shape))
         while found.high.shape[0] > 1:
             half = found.high.shape[0] // 2
-            rest = found.map(lambda x, n=2 * half: x[n:])
-            pairs = found.map(lambda x, n=half: x[:n]) + found.map(lambda x, n=half: x[n : 2 * n])
-            found = Twofold(
-                *(np.concatenate(two) for two in zip(_components(pairs), _components(rest), strict=True))
+            one, other, rest = (
+                Twofold(*(x[part] for x in _components(found)))
+                for part in (slice(half), slice(half, 2 * half), slice(2 * half, None))
             )
+            pairs = zip(_components(one + other), _components(rest), strict=True)
+            found = Twofold(*(np.concatenate(two) for two in pairs))
         if found.high.shape[0] == 0:
             found = Twofold.of(np.zeros((1, *shape)))
         wide = tuple(1 if i not in kept else n for i, n in enumerate(self.high.shape))
@@ -179,15 +180,14 @@ def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
     return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
 
 
-def _matrix_product(
-    x_high: Array, x_low: Array, y_high: Array, y_low: Array
-) -> tuple[Array, Array, Array]:
+def _matrix_product(x_high: Array, x_low: Array, y_high: Array, y_low: Array) -> tuple[Array, Array, Array]:
     """The product of two matrices in slices, and a bound on its error."""
     count = x_high.shape[-1]
     bits = (53 - max(count, 1).bit_length()) // 2
     of_x, top_x = _slices(x_high, x_low, -1, bits)
     of_y, top_y = _slices(y_high, y_low, -2, bits)
-    high = np.zeros(np.broadcast_shapes(x_high.shape[:-2], y_high.shape[:-2]) + (x_high.shape[-2], y_high.shape[-1]))
+    batch = np.broadcast_shapes(x_high.shape[:-2], y_high.shape[:-2])
+    high = np.zeros((*batch, x_high.shape[-2], y_high.shape[-1]))
     low = np.zeros_like(high)
     for both in reversed(range(SLICES)):
         for i in range(both + 1):

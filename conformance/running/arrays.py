@@ -213,7 +213,10 @@ def _read(returned: Any) -> Array:
     except (TypeError, ValueError, BufferError):
         if not hasattr(returned, "__dlpack__"):
             raise
-    return np.asarray(np.from_dlpack(returned, device="cpu"))
+    try:
+        return np.asarray(np.from_dlpack(returned, device="cpu"))
+    except TypeError:  # NumPy before 2.1, or an object, that takes no device
+        return np.asarray(np.from_dlpack(returned))
 
 
 def describe(thing: Any) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from conformance.running import keeper
+if sys.platform == "linux":  # elsewhere it cannot be imported
+    from conformance.running import keeper
 
 MARK = "MHA_CONFORMANCE_TARGET"
 """The variable of a target's environment by which what it has left is found, if it ended its keeper first."""
@@ -48,9 +49,11 @@ def end(child: subprocess.Popen[bytes], mark: str) -> None:
             time.sleep(keeper.AGAIN_SECONDS)
         if child.returncode == -signal.SIGKILL:  # it may be the keeper that died of it
             keeper.end(keeper.marked(f"{MARK}={mark}".encode()))
-    else:
+    elif hasattr(os, "killpg"):
         with suppress(ProcessLookupError, PermissionError):  # it and its children are gone
             os.killpg(child.pid, signal.SIGKILL)
+    else:
+        child.kill()
     child.wait()
 
 

@@ -26,16 +26,16 @@ GROUP = "mha_conformance.implementations"
 LAYOUTS = ("bhld", "blhd")
 LIKELY = ("attention", "sdpa", "mha", "attend", "attn", "forward")
 """Words in the name of what is meant in a file of several functions, the likeliest first."""
-EXTRAS = {
+PACKAGES = {
     "torch": "torch",
     "jax": "jax",
     "jaxlib": "jax",
-    "array_api_strict": "strict",
-    "onnx": "onnx",
-    "onnxruntime": "onnx",
-    "keras": "keras",
+    "array_api_strict": "array-api-strict",
+    "onnx": "onnx onnxruntime",
+    "onnxruntime": "onnx onnxruntime",
+    "keras": "keras torch",
 }
-"""Library -> the extra of this distribution that installs it."""
+"""Library -> what pip installs for the backends that need it."""
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,10 @@ def _missing(error: ModuleNotFoundError, backend: str | None) -> str:
     """What a target imports in vain, and how that is installed."""
     library = (error.name or "").partition(".")[0]
     missing = f"no module named {error.name!r}"
-    extra = EXTRAS.get(library)
-    if backend is None or extra is None:
+    packages = PACKAGES.get(library)
+    if backend is None or packages is None:
         return f"{missing}; install it for {sys.executable}, which runs this, or put it beside the file"
-    package = "." if checkout_project() is not None else "mha-conformance"
-    return f'{missing}; install it with: pip install "{package}[{extra}]"'
+    return f"{missing}; install it with: pip install {packages}"
 
 
 def _import_file(path: str) -> ModuleType:

@@ -4,7 +4,7 @@ from functools import cache
 
 from conformance.judging.verdict import Row
 from conformance.resources import spec_directory
-from conformance.telling.requirements import Requirement, read_requirements
+from conformance.telling.requirements import Requirement, named_all, read_requirements
 from conformance.telling.text import inert
 from conformance.vectors.case import Case
 
@@ -12,13 +12,13 @@ from conformance.vectors.case import Case
 def assertion(case: Case, row: Row) -> str:
     """A failed row in full: the verdict first, on a line that can stand alone."""
     lines = [
-        f"{row.verdict}: {row.message} ({', '.join(row.covers)})",
+        f"{row.verdict}: {row.message} ({named_all(row.covers)})",
         f"  case      {case.id} {row.dtype}: {case.note}",
     ]
     for name in row.covers:
         if found := _requirements().get(name):
             lines += [
-                f"  requires  {name}: {found.title}",
+                f"  requires  {found.label}: {found.title}",
                 f"            {spec_directory() / found.file}#{name.lower()}",
             ]
     if row.worst is not None:

@@ -56,7 +56,8 @@ class Closing:
         self._problems += [line for line in problems if line not in self._problems]
         self._diagnosis += [line for line in diagnosis if line not in self._diagnosis]
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    # quoted, since the oldest pytest that is admitted does not name it
+    def pytest_terminal_summary(self, terminalreporter: "pytest.TerminalReporter") -> None:
         """Tells it."""
         for line in self._diagnosis:
             terminalreporter.write_line(f"mha: diagnosis: {line}")

@@ -7,14 +7,18 @@ from typing import Any
 from conformance.diagnosis.failing import Failure
 from conformance.diagnosis.finding import Diagnosed, Finding
 from conformance.diagnosis.model import Model
+from conformance.diagnosis.split import Split
 from conformance.judging.verdict import Diagnosis, Row
 from conformance.telling.alike import kind
+from conformance.telling.requirements import named_all
 from conformance.telling.text import counted
 
 SAID = 3
 """Messages of the failures that are repeated."""
 ALIKE = 3
-"""Models of the same effect that are named."""
+"""Mistakes of the same effect that are named."""
+KINDS = {"fail": "is wrong", "error": "raises", "crash": "crashes", "timeout": "gives no answer in time"}
+"""How failing rows of a verdict fail."""
 
 
 def diagnosis_lines(found: Diagnosed) -> list[str]:
@@ -40,7 +44,7 @@ def diagnosis_lines(found: Diagnosed) -> list[str]:
         )
     if found.hurried:
         lines.append("the time for it ran out: there may be more to find")
-    return lines
+    return [*split_lines(found.splits), *lines]
 
 
 def _said(found: Diagnosed) -> list[tuple[str, int]]:
@@ -65,6 +69,21 @@ def _nothing(found: Diagnosed) -> str:
     return f"no known mistake does the same in {one}"
 
 
+def split_lines(splits: Sequence[Split]) -> list[str]:
+    """What failing rows have in common and passing rows have not, a sentence for each condition."""
+    lines, told = [], set[str]()
+    for split in splits:
+        there, elsewhere = split.failing + split.passing, split.failing_elsewhere + split.passing_elsewhere
+        verb = KINDS.get(split.kind, "fails")
+        who = f"Of the other rows it {verb}" if split.kind in told else f"It {verb}"
+        lines.append(
+            f"{who} {'mostly' if split.failing_elsewhere else 'only'} {split.condition}: {split.failing} of "
+            f"{counted(there, 'row')} there, {split.failing_elsewhere} of {elsewhere} elsewhere."
+        )
+        told.add(split.kind)
+    return lines
+
+
 def finding_line(finding: Finding) -> str:
     """One finding: what was done wrong, how much of what fails it explains, and the requirement."""
     parts = [f"{_sentence(finding.model)} This explains {finding.explains} of {_failures(finding.of)}"]
@@ -76,11 +95,19 @@ def finding_line(finding: Finding) -> str:
             f"Yet {finding.contradicted} of {counted(finding.looked_at, 'passing row')} that it was tried on would "
             "fail too: it may happen in some of the calls only, or be a relative of it."
         )
-    if finding.alike:
-        names = [_ids(model) for model in finding.alike[:ALIKE]]
-        more = len(finding.alike) - len(names)
-        parts.append(f"Looks the same here: {', '.join(names)}{f' and {more} more' if more else ''}.")
+    if alike := _alike(finding):
+        more = [f"and {len(alike) - ALIKE} more"] if len(alike) > ALIKE else []
+        parts.append(f"Looks the same here: {'; '.join([*alike[:ALIKE], *more])}.")
     return " ".join(parts)
+
+
+def _alike(finding: Finding) -> list[str]:
+    """Each other mistake that looks the same, once and in words, whatever the sizes of its blocks."""
+    others = {_ids(model): model for model in finding.alike if _ids(model) != _ids(finding.model)}
+    return [
+        f"{' '.join(d.sentence for d in model.defects).rstrip('.')} ({name})"
+        for name, model in others.items()
+    ]
 
 
 def _sentence(model: Model) -> str:
@@ -89,7 +116,7 @@ def _sentence(model: Model) -> str:
 
 
 def _names(model: Model) -> str:
-    return f"{', '.join(model.violates)}; {_ids(model)}"
+    return f"{named_all(model.violates)}; {_ids(model)}"
 
 
 def _ids(model: Model) -> str:
@@ -122,9 +149,25 @@ def diagnosis_json(found: Diagnosed) -> dict[str, Any]:
         "compared": found.compared,
         "explained": found.explained,
         "hurried": found.hurried,
+        "splits": list(splits_json(found)),
         "findings": [_finding_json(finding) for finding in found.findings],
         "single_case": [_ids(model) for model in found.single],
     }
+
+
+def splits_json(found: Diagnosed) -> tuple[Mapping[str, Any], ...]:
+    """The conditions, as they stand in a report."""
+    return tuple(
+        {
+            "verdict": split.kind,
+            "condition": split.condition,
+            "failing": split.failing,
+            "passing": split.passing,
+            "failing_elsewhere": split.failing_elsewhere,
+            "passing_elsewhere": split.passing_elsewhere,
+        }
+        for split in found.splits
+    )
 
 
 def _finding_json(finding: Finding) -> Mapping[str, Any]:
@@ -135,7 +178,7 @@ def _finding_json(finding: Finding) -> Mapping[str, Any]:
         "contradicted": finding.contradicted,
         "looked_at": finding.looked_at,
         "partly": finding.partly,
-        "alike": [_ids(model) for model in finding.alike],
+        "alike": list(dict.fromkeys(_ids(model) for model in finding.alike)),
         "rows": [{"case": f.case.id, "dtype": f.dtype} for f in finding.explained],
     }
 

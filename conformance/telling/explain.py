@@ -1,5 +1,6 @@
 """One requirement in full: what it asks for, why, who tests it and how it is broken; or one defect."""
 
+import re
 from typing import Any
 
 from conformance.defects.record import THEN, read_record
@@ -33,6 +34,7 @@ def explanation(name: str) -> dict[str, Any]:
     decisions = {decision.path: decision for decision in read_decisions()}
     return {
         "id": found.id,
+        "name": found.name,
         "requirement": found.title,
         "notes": list(found.notes),
         "level": found.level,
@@ -62,7 +64,7 @@ def explanation(name: str) -> dict[str, Any]:
 def defect_explanation(name: str) -> dict[str, Any]:
     """All that is known of a defect of the bank, as JSON values."""
     defect = next(defect for defect in read_defects() if defect.id == name.lower())
-    titles = {requirement.id: requirement.title for requirement in read_requirements()}
+    requirements = {requirement.id: requirement for requirement in read_requirements()}
     return {
         "id": defect.id,
         "sentence": defect.sentence,
@@ -70,7 +72,10 @@ def defect_explanation(name: str) -> dict[str, Any]:
         "features": list(defect.features),
         "equivalent": defect.equivalent,
         "stateful": defect.stateful,
-        "violates": [{"id": id_, "requirement": titles.get(id_, "")} for id_ in defect.violates],
+        "violates": [
+            {"id": r.id, "name": r.name, "requirement": r.title}
+            for r in map(requirements.__getitem__, defect.violates)
+        ],
         "shown by": read_record().kills.get(defect.id, {}),
     }
 
@@ -80,7 +85,7 @@ def defect_lines(found: dict[str, Any]) -> list[str]:
     lines = [found["id"], f"  {found['sentence']}", "", f"origin    {found['origin']}"]
     lines += [f"features  {', '.join(found['features'])}"] if found["features"] else []
     lines += [f"shows     nowhere: {found['equivalent']}"] if found["equivalent"] else []
-    lines += [f"violates  {each['id']}  {each['requirement']}".rstrip() for each in found["violates"]]
+    lines += [f"violates  {each['id']} {each['name']}  {each['requirement']}" for each in found["violates"]]
     shown: dict[str, list[str]] = {}
     lines += _state(found)
     for dtype, cases in found["shown by"].items():
@@ -105,13 +110,22 @@ def _state(found: dict[str, Any]) -> list[str]:
 
 def explanation_lines(found: dict[str, Any]) -> list[str]:
     """The same for people."""
-    lines = [f"{found['id']}  {' · '.join(found['notes'])}  ({found['file']})"]
-    lines += _block(found["requirement"]) + _part("", found["text"]) + _part("Rationale", found["rationale"])
+    lines = [f"{found['id']} {found['name']}  {' · '.join(found['notes'])}  ({found['file']})"]
+    titles = {decision["title"].partition(" ")[0]: decision["title"] for decision in found["decisions"]}
+    lines += _block(found["requirement"]) + _part("", found["text"])
+    lines += _part("Rationale", _named(found["rationale"], titles))
     for decision in found["decisions"]:
         lines += _part(f"Decision  {decision['title']}  ({decision['file']})", decision["decision"])
     lines += _rows("case", "cases", found["cases"], "note")
     lines += _rows("known mistake", "known mistakes", found["defects"], "sentence")
     return lines
+
+
+def _named(text: str, titles: dict[str, str]) -> str:
+    """The text with each decision by its title, which says more than its number."""
+    for number, title in titles.items():
+        text = f'"{title}"'.join(re.split(rf"\[{number}\]\([^)\s]+\)", text))
+    return text
 
 
 def _part(heading: str, text: str) -> list[str]:

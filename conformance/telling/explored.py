@@ -12,6 +12,7 @@ from conformance.exploring.search import Event, Found, Judged
 from conformance.telling.exploration import Exploration
 from conformance.telling.progress import row_text
 from conformance.telling.report import Report
+from conformance.telling.requirements import named_all
 from conformance.telling.text import counted, inert, plain, safe, shorten
 
 EVERY = 10.0
@@ -23,7 +24,7 @@ def found_lines(found: Found, snippet: str = "") -> list[str]:
     row = found.row
     assert row is not None
     lines = [
-        f"{row.verdict}    {found.name} ({', '.join(row.covers)})",
+        f"{row.verdict}    {found.name} ({named_all(row.covers)})",
         f"        {row.message}",
         f"reduced: {row.reduced}",
         f"fails if: {found.needs.sentence()}",
@@ -45,7 +46,7 @@ def failure_text(report: Report) -> str:
     for row in report.results:
         if row.replay:
             lines += [
-                f"{row.verdict}: {row.message} ({', '.join(row.covers)})",
+                f"{row.verdict}: {row.message} ({named_all(row.covers)})",
                 f"  reduced   {row.reduced}",
                 f"  fails if  {row.fails_if}",
                 *(

@@ -7,7 +7,7 @@ from conformance.names import DTYPES
 from conformance.telling.blame import blame
 from conformance.telling.compare import KINDS, Comparison
 from conformance.telling.report import Report
-from conformance.telling.requirements import Requirement
+from conformance.telling.requirements import Requirement, named
 from conformance.telling.table import cell, chapters, summary_line, title
 from conformance.telling.text import safe, shorten
 
@@ -41,7 +41,11 @@ def run_markdown(report: Report, requirements: Iterable[Requirement] = ()) -> st
             table(
                 ("requirement", "failed", "what it asks for"),
                 (
-                    (each.requirement, f"{each.failed} of {each.tested}", titles.get(each.requirement, ""))
+                    (
+                        named(each.requirement),
+                        f"{each.failed} of {each.tested}",
+                        titles.get(each.requirement, ""),
+                    )
                     for each in blame(report.results)[:BLAMED]
                 ),
             )

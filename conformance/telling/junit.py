@@ -7,6 +7,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from conformance.judging.verdict import Row
 from conformance.telling.report import Report
+from conformance.telling.requirements import named_all
 from conformance.telling.table import chapters
 from conformance.telling.text import safe
 
@@ -93,7 +94,7 @@ def _case(suite: Element, row: Row) -> None:
         )
         told = SubElement(case, kind(row), type=row.verdict, message=clean(why))
         if kind(row) in ("failure", "error"):
-            told.text = clean(f"{row.case} {row.dtype} ({', '.join(row.covers)}): {row.message}")
+            told.text = clean(f"{row.case} {row.dtype} ({named_all(row.covers)}): {row.message}")
 
 
 def _baseline(suites: Element, report: Report) -> None:

@@ -12,10 +12,16 @@ from conformance.names import DECLARED_FEATURES, FEATURES, OPTION_FEATURES, PROF
 from conformance.running.select import in_profile
 from conformance.running.target import implementations
 from conformance.telling.report import number_to_json
-from conformance.telling.requirements import read_requirements
+from conformance.telling.requirements import named, named_all, read_requirements
 from conformance.telling.text import counted, plain
+from conformance.telling.tolerance import (
+    LEGEND,
+    LEGEND_IN_FULL,
+    tolerance_lines,
+    tolerance_lines_in_full,
+)
 from conformance.vectors import load
-from conformance.vectors.case import Array, Bound, Case, Golden
+from conformance.vectors.case import Array, Case, Golden
 from conformance.vectors.coverage import HOLES
 from conformance.vectors.coverage import coverage as coverage_of
 
@@ -58,6 +64,7 @@ def requirements() -> list[Entry]:
     return [
         {
             "id": r.id,
+            "name": r.name,
             "title": r.title,
             "notes": list(r.notes),
             "file": r.file,
@@ -133,7 +140,7 @@ def read_defects() -> tuple[Defect, ...]:
 LISTS: dict[str, tuple[Callable[[], list[Entry]], tuple[str, ...]]] = {
     "backends": (backends, ("name", "stands for")),
     "cases": (cases, ("id", "note")),
-    "requirements": (requirements, ("id", "title", "notes", "cases")),
+    "requirements": (requirements, ("id", "name", "title", "notes", "cases")),
     "features": (features, ("name", "claimed", "cases")),
     "coverage": (coverage, ("part", "cell", "cases", "note")),
     "defects": (defects, ("id", "violates", "sentence")),
@@ -151,6 +158,8 @@ def list_table(entries: Iterable[Entry], fields: Sequence[str]) -> Table:
 
 
 def _cell(field: str, value: Any) -> str:
+    if field == "violates":
+        return named_all(value)
     if isinstance(value, list):
         return (
             str(len(value))
@@ -216,10 +225,10 @@ def _finite(nested: Any) -> Any:
     return [_finite(item) for item in nested] if isinstance(nested, list) else number_to_json(float(nested))
 
 
-def case_lines(case: Case, titles: Mapping[str, str]) -> list[str]:
+def case_lines(case: Case, titles: Mapping[str, str], verbose: bool = False) -> list[str]:
     """A case for people: what it exposes, what goes in, what must come out and how closely."""
     lines = [case.id, f"  {case.note}", "", f"operation  {case.operation}"]
-    lines += [f"covers     {id_}  {titles.get(id_, '')}".rstrip() for id_ in case.covers]
+    lines += [f"covers     {named(id_)}  {titles.get(id_, '')}".rstrip() for id_ in case.covers]
     lines += [
         f"features   {', '.join(case.features) or 'none: core'}",
         f"dtypes     {', '.join(case.dtypes)}",
@@ -241,30 +250,12 @@ def case_lines(case: Case, titles: Mapping[str, str]) -> list[str]:
     for name, golden in case.expected.items():
         rows = f", rows {', '.join(map(str, golden.rows))}" if golden.rows is not None else ""
         lines += ["", f"expected {name} {golden.shape}{rows}", *_array_lines(golden.hi)]
-        lines += [
-            f"  {dtype} {policy}: {_bound_line(bound)}"
-            for dtype, policies in golden.bounds.items()
-            for policy, bound in policies.items()
-        ]
-        lines += [
-            f"  {dtype} {policy}: at most {limit:.3g} along the derivative by the {name}"
-            for name, signature in golden.signatures.items()
-            for dtype, policies in signature.limits.items()
-            for policy, limit in policies.items()
-        ]
-        lines += [] if golden.rms_applies else ["  the RMS rule does not apply"]
+        lines += tolerance_lines_in_full(golden) if verbose else tolerance_lines(golden)
     if case.expected:
-        lines += ["", "W: what an error may be in the worst case; s: its RMS as predicted (spec/numerics.md)"]
+        lines += ["", LEGEND_IN_FULL if verbose else LEGEND]
     return lines
 
 
 def _array_lines(array: Array) -> list[str]:
     text = np.array2string(array, threshold=SHOWN, edgeitems=2, max_line_width=100, precision=8)
     return [f"  {line}" for line in text.splitlines()]
-
-
-def _bound_line(bound: Bound) -> str:
-    if not bound.worst.size:
-        return "no element"
-    worst, rms = float(np.max(bound.worst)), float(np.max(bound.rms))
-    return "exact" if worst == 0 else f"within min(W, 6 s), W at most {worst:.3g}, s at most {rms:.3g}"

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-HEADING = re.compile(r"(#{1,6}) +(.*?)[ \t]*")
+HEADING = re.compile(r"(#{1,6}) +(.*?)(?: <a id=\"([^\"]*)\"></a>)?[ \t]*")
+"""Marks, words, and an anchor of its own, which survives any rewording."""
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"`[^`\n]*`")
 
@@ -17,6 +18,7 @@ class Section:
     heading: str
     line: int  # of the heading, from 1
     body: str
+    anchor: str = ""  # its own, beside the one that its words make
 
 
 def sections(text: str) -> list[Section]:
@@ -29,7 +31,13 @@ def sections(text: str) -> list[Section]:
     ]
     ends = [number for number, _ in starts[1:]] + [len(lines)]
     return [
-        Section(len(match[1]), match[2], number + 1, "\n".join(lines[number + 1 : end]).strip("\n"))
+        Section(
+            level=len(match[1]),
+            heading=match[2],
+            line=number + 1,
+            body="\n".join(lines[number + 1 : end]).strip("\n"),
+            anchor=match[3] or "",
+        )
         for (number, match), end in zip(starts, ends, strict=True)
     ]
 
@@ -58,7 +66,7 @@ def links(text: str) -> Iterator[tuple[int, str]]:
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors of the headings, as code hosts make them."""
+    """The anchors of the headings: those that code hosts make of their words, and their own."""
     found: set[str] = set()
     for section in sections(text):
         slug = re.sub(r"[^\w\- ]", "", section.heading.lower()).replace(" ", "-")
@@ -66,7 +74,7 @@ def anchors(text: str) -> set[str]:
         while (anchor := f"{slug}-{number}" if number else slug) in found:
             number += 1
         found.add(anchor)
-    return found
+    return found | {section.anchor for section in sections(text) if section.anchor}
 
 
 def unlinked(text: str) -> str:

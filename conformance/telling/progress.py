@@ -11,6 +11,7 @@ from rich.text import Text
 from conformance.judging.verdict import Row
 from conformance.running.isolated import START_SECONDS
 from conformance.running.runner import Event, GaveUp, Started
+from conformance.telling.requirements import named
 from conformance.telling.text import MESSAGE, STYLES, counted, plain, safe, shorten
 
 SLOW_START = 8.0
@@ -109,7 +110,7 @@ def row_text(row: Row, verbose: bool = False) -> Text:
     if not row.unexpected:
         message = f": {said}" if said else ""
         return Text.assemble(verdict(row, verbose), plain(f"{name} ({row.seconds:.2f} s){message}"))
-    covers = [*row.covers[:COVERS_SHOWN], *["..."] * (len(row.covers) > COVERS_SHOWN)]
+    covers = [*map(named, row.covers[:COVERS_SHOWN]), *["..."] * (len(row.covers) > COVERS_SHOWN)]
     return Text.assemble(
         verdict(row, verbose), plain(f"{name} ({', '.join(covers)})"), "\n", plain(f"        {said}")
     )

@@ -3,11 +3,11 @@
 import json
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -58,6 +58,7 @@ class Recorder:
         self._started: Started | None = None
         self._rows: list[Row] = []
         self._found: Diagnosed | None = None
+        self._splits: tuple[Mapping[str, Any], ...] = ()
         self._written = time.monotonic()
         self._whole: list[str] = []
         self._stopped = ""
@@ -147,6 +148,7 @@ class Recorder:
             profiles=summary.profiles(rows, hello, whole),
             untested_requirements=summary.untested(rows, self._requirements),
             results=rows,
+            splits=self._splits,
             options=self._request.options,
             baseline=self._baseline(rows),
             asked=self._started.total,
@@ -186,11 +188,12 @@ class Recorder:
     def diagnose(self) -> "Diagnosed":
         """Looks for known mistakes that explain what fails; from now on the report and its rows name them."""
         from conformance.diagnosis.search import diagnose  # which takes long to import
-        from conformance.telling.diagnosis import diagnosed_rows
+        from conformance.telling.diagnosis import diagnosed_rows, splits_json
 
         assert self._started is not None
         found = diagnose(self._rows, self._vectors.cases, self._started.accuracy)
         self._found, self._rows = found, diagnosed_rows(self._rows, found)
+        self._splits = splits_json(found)
         return found
 
     def diagnosis(self) -> list[str]:

@@ -1,14 +1,18 @@
 """The requirements of the specification, as its headings and first lines state them."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from conformance.errors import UsageError
 from conformance.resources import spec_directory
-from conformance.telling.markdown import sections
+from conformance.telling.markdown import Section, sections
 
 ID = re.compile(r"[A-Z]+-\d+")
+HEADING = re.compile(rf"({ID.pattern})(?: +(.+))?")
+"""The ID and the short name."""
 STATEMENT = re.compile(r"\s*(?:\*\*(?P<title>.+?)\*\*)?\s*(?:\*(?P<notes>[^*\n]+)\*)?(?P<rest>.*)", re.DOTALL)
 """**title** *level · feature · since version*, then text and a quoted rationale."""
 RATIONALE = re.compile(r"^> \*\*Rationale\.\*\* ?(.*?)(?=\n[^>]|\Z)", re.MULTILINE | re.DOTALL)
@@ -27,13 +31,20 @@ class Requirement:
     """One numbered requirement."""
 
     id: str
+    name: str  # a few words that stand beside the ID wherever people read it
     title: str
     notes: tuple[str, ...]  # level, feature, since when, `untested: why`
     file: str  # within spec/
     line: int = 0
+    anchor: str = ""  # of its heading
     text: str = ""  # what belongs to it beyond the title
     rationale: str = ""
     decisions: tuple[str, ...] = ()  # paths within spec/
+
+    @property
+    def label(self) -> str:
+        """The ID with the short name: `ATT-3 default scale`."""
+        return f"{self.id} {self.name}".rstrip()
 
     @property
     def withdrawn(self) -> bool:
@@ -89,25 +100,29 @@ def read_requirements(directory: Path | None = None) -> list[Requirement]:
 def requirements_of(file: str, text: str) -> list[Requirement]:
     """The requirements of one text, in their order."""
     return [
-        _requirement(file, section.line, section.heading, section.body)
+        _requirement(file, section, match[1], match[2] or "")
         for section in sections(text)
-        if section.level == 3 and ID.fullmatch(section.heading) and not section.heading.startswith(LEDGER)
+        if section.level == 3
+        and (match := HEADING.fullmatch(section.heading))
+        and not match[1].startswith(LEDGER)
     ]
 
 
-def _requirement(file: str, line: int, name: str, body: str) -> Requirement:
-    match = STATEMENT.fullmatch(body)
+def _requirement(file: str, section: Section, id_: str, name: str) -> Requirement:
+    match = STATEMENT.fullmatch(section.body)
     assert match is not None  # every group is optional
     rationale = RATIONALE.search(match["rest"])
     return Requirement(
-        id=name,
+        id=id_,
+        name=name,
         title=" ".join((match["title"] or "").split()),
         notes=tuple(note.strip() for note in (match["notes"] or "").split("·") if note.strip()),
         file=file,
-        line=line,
+        line=section.line,
+        anchor=section.anchor,
         text=re.sub(r"\n{3,}", "\n\n", RATIONALE.sub("", match["rest"])).strip(),
         rationale=re.sub(r"^> ?", "", rationale[1], flags=re.MULTILINE).strip() if rationale else "",
-        decisions=tuple(dict.fromkeys(DECISION.findall(body))),
+        decisions=tuple(dict.fromkeys(DECISION.findall(section.body))),
     )
 
 
@@ -115,3 +130,18 @@ def id_order(requirement: str) -> tuple[str, int]:
     """Sorts MASK-2 before MASK-10."""
     chapter, _, number = requirement.rpartition("-")
     return chapter, int(number)
+
+
+def named(requirement: str) -> str:
+    """The ID with its short name, as people read it; the ID alone where this version of the text has none."""
+    return _labels().get(requirement, requirement)
+
+
+def named_all(requirements: Iterable[str]) -> str:
+    """The same of several."""
+    return ", ".join(map(named, requirements))
+
+
+@cache
+def _labels() -> dict[str, str]:
+    return {requirement.id: requirement.label for requirement in read_requirements()}

@@ -5,7 +5,6 @@ import secrets
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from conformance.running.baseline import read_baseline
 from conformance.running.process import split_command
 from conformance.running.runner import Request
 from conformance.running.select import Selection, parse_shard
-from conformance.telling.badge import badge as badge_text
+from conformance.telling.badge import badge_writer
 from conformance.telling.held import Held
 from conformance.telling.junit import junit as junit_text
 from conformance.telling.known import baseline_text
@@ -191,7 +190,7 @@ def prepare(
         for path, what, render in (
             (files.html, "page", page_text),
             (files.junit, "JUnit file", junit_text),
-            (files.badge, "badge", partial(badge_text, profile=request.selection.profile)),
+            (files.badge, "badge", badge_writer(Path(files.badge or ""), request.selection.profile)),
             (files.write_baseline, "baseline", baseline_text),
         )
         if path is not None

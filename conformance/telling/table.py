@@ -12,7 +12,7 @@ from conformance.names import DTYPES
 from conformance.telling.blame import blame
 from conformance.telling.compare import KINDS, Comparison
 from conformance.telling.report import Report
-from conformance.telling.requirements import Requirement
+from conformance.telling.requirements import Requirement, named
 from conformance.telling.text import MESSAGE, STYLES, inert, plain, safe, shorten
 
 BLAMED = 8
@@ -48,7 +48,7 @@ def blame_table(rows: Sequence[Row], requirements: Iterable[Requirement]) -> Tab
     )
     for each in blame(rows)[:BLAMED]:
         table.add_row(
-            plain(each.requirement),
+            plain(named(each.requirement)),
             Text(f"{each.failed} of {each.tested}", STYLES["fail"]),
             plain(titles.get(each.requirement, "")),
         )

@@ -34,7 +34,7 @@ def test_diagnose_says_it_in_a_sentence(command: Called, target: Path) -> None:
     status, out, _ = command("diagnose", f"{target}:unrooted", *FEW)
     assert status == 1
     assert out.startswith(SENTENCE)
-    assert "(ATT-3; scale-by-d-k-itself)." in out
+    assert "(ATT-3 default scale; scale-by-d-k-itself)." in out
 
 
 def test_diagnose_for_machines(command: Called, target: Path) -> None:

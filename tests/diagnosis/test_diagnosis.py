@@ -182,6 +182,42 @@ def test_contradiction_is_told() -> None:
     assert "would fail too" in diagnosis_lines(found)[0]
 
 
+def test_what_most_passing_rows_refute_is_not_said() -> None:
+    """Three rows are wrong as if the mask were inverted, and all others that have one are right."""
+    right = rows_of(Implementation(REFERENCE), cases())
+    wrong = {row.key: row for row in rows_of(BY_ID["mask-inverted"].implementation(), cases())}
+    three = sorted(key for key, row in wrong.items() if row.failed)[::7][:3]
+    rows = [wrong[row.key] if row.key in three else row for row in right]
+    found = diagnose(rows, cases(), "fused", defects("mask-inverted"))
+    assert (len(three), found.failed, found.findings) == (3, 3, ())
+    assert diagnosis_lines(found)[-1] == "no known mistake reproduces two or more of 3 failures"
+
+
+def test_what_explains_next_to_nothing_is_not_said() -> None:
+    """Most rows are wrong in one way, and two in another."""
+    one = rows_of(BY_ID["scale-by-d-k-itself"].implementation(), cases())
+    other = {row.key: row for row in rows_of(BY_ID["mask-inverted"].implementation(), cases()) if row.failed}
+    few = {key: other[key] for key in sorted(other)[:2]}
+    mixed = [few.get(row.key, row) for row in one]
+    assert 0.05 * sum(row.failed for row in mixed) > 2
+    found = diagnose(mixed, cases(), "fused", defects("scale-by-d-k-itself", "mask-inverted"))
+    assert [finding.model.name for finding in found.findings] == ["scale-by-d-k-itself"]
+    assert diagnosis_lines(found)[-1].startswith("2 of ")
+
+
+def test_what_looks_the_same_is_named_once_and_in_words() -> None:
+    rows = rows_of(BY_ID["causal-strict"].implementation(), cases())
+    (finding,) = diagnose(rows, cases(), "fused", defects("causal-strict")).findings
+    blocks = [Model((each,)) for each in BY_ID["online-output-not-rescaled"].family]
+    own, other = Model((BY_ID["causal-strict"],)), Model((BY_ID["mask-inverted"],))
+    line = finding_line(replace(finding, alike=(own, *blocks, other)))
+    assert len(blocks) > 2
+    assert line.count("online-output-not-rescaled") == 1
+    assert line.count("causal-strict") == 1
+    sentence = BY_ID["mask-inverted"].sentence.rstrip(".")
+    assert line.endswith(f"; {sentence} (mask-inverted).")
+
+
 def test_accepting_what_must_be_refused_is_explained() -> None:
     wrong = [c for c in cases() if c.raises]
     found = diagnose(
@@ -217,7 +253,7 @@ def test_one_failing_case_is_too_little() -> None:
     )
     assert found.findings == ()
     assert "only one case fails" in diagnosis_lines(found)[0]
-    assert "(MASK-6; causal-strict)" in diagnosis_lines(found)[0]
+    assert "(MASK-6 causal mask; causal-strict)" in diagnosis_lines(found)[0]
 
 
 def test_one_case_that_raises_names_nothing() -> None:
@@ -285,5 +321,6 @@ def test_what_a_baseline_knows_is_diagnosed_all_the_same() -> None:
 def test_crashes_alone_are_not_said_to_be_unknown() -> None:
     rows = rows_of(BY_ID["causal-strict"].implementation(), cases())
     crashed = [replace(row, verdict="crash", got=()) if row.failed else row for row in rows]
-    (line,) = diagnosis_lines(diagnose(crashed, cases(), "fused", defects("causal-strict")))
+    split, line = diagnosis_lines(diagnose(crashed, cases(), "fused", defects("causal-strict")))
+    assert split.startswith("It crashes only ")
     assert "left nothing to compare" in line

@@ -17,7 +17,7 @@ from conformance.running.select import Selection, select
 from conformance.running.target import adopt
 from conformance.vectors.case import Case
 
-HERE = Path(__file__).parent
+CORPUS = Path(__file__).parents[1] / "corpus" / "diagnosis"
 FILES = {
     "first": ("slips.toml",),
     "second": ("outsider.toml",),
@@ -50,7 +50,7 @@ class Slip:
         Raises:
             ValueError: a place is not there, or there twice.
         """
-        source = (HERE / f"{self.module}.py").read_text("utf-8")
+        source = (CORPUS / f"{self.module}.py").read_text("utf-8")
         for old, new in self.edits:
             if source.count(old) != 1:
                 raise ValueError(f"{self.name}: a place is {source.count(old)} times in {self.module}: {old}")
@@ -62,7 +62,7 @@ class Slip:
 
 def read_slips(which: str = "first") -> dict[str, Slip]:
     """The slips of a set by name, in the order of its files."""
-    texts = [(HERE / file).read_text("utf-8") for file in FILES[which]]
+    texts = [(CORPUS / file).read_text("utf-8") for file in FILES[which]]
     return {e["name"]: _slip(e) for text in texts for e in tomllib.loads(text)["slip"]}
 
 

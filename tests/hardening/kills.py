@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from conformance.errors import UsageError
+from conformance.telling.held import beside
 from conformance.telling.report import Report, read_report
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +62,7 @@ def main(runs: int = 50, seed: int = 1) -> int:
             subprocess.run([*RUN, *PART, "--resume", str(path)], cwd=ROOT, check=False, capture_output=True)
             faults += unlike(read_report(path), wanted)
             resumed, whole = resumed + 1, whole + 1
-        left = [p.name for p in Path(folder).iterdir() if p != path]
+        left = [p.name for p in Path(folder).iterdir() if p not in (path, beside(path))]
         orphans = workers()
     print(
         f"{killed} runs killed, {without} of them before there was a report; {resumed} resumed, {whole} of them to "

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import mha_core
 
-EIGHT = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+EIGHT = {
+    "JAX_PLATFORMS": "cpu",
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+    "JAX_ENABLE_COMPILATION_CACHE": "false",  # a warning, of a file that is half written, would be an error
+}
 """Variables by which JAX finds eight devices on any machine."""
 
 

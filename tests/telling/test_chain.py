@@ -11,12 +11,20 @@ from conformance.cli import chaining, main
 from conformance.defects.record import UPDATE, Record, read_record
 from conformance.telling.requirements import Requirement
 from conformance.telling.trace.chain import BUILD, INDEX, Chains, Link, mentioned, read_chains, same
+from conformance.telling.trace.kills import UNGUARDED
 from conformance.telling.trace.links import read_links
 from conformance.telling.trace.marks import Mark
 from conformance.version import SPEC_VERSION
 
 NEW = Requirement(
-    "MASK-99", "So it is.", ("MUST", "mask", f"since {SPEC_VERSION}"), "mask.md", line=7, rationale="It is."
+    "MASK-99",
+    "so it is",
+    "So it is.",
+    ("MUST", "mask", f"since {SPEC_VERSION}"),
+    "mask.md",
+    line=7,
+    anchor="mask-99",
+    rationale="It is.",
 )
 
 
@@ -69,6 +77,9 @@ def test_a_requirement_grows_link_by_link(real: Chains) -> None:
     on_record = {**real.record.kills, "mask-new": dict.fromkeys(defect.observable, ("mask/new",))}
     chains = having(chains, record=Record(kills=on_record))
     assert missing(chains, NEW.id) == ["change log", "index"]
+    elsewhere = {**on_record, "mask-new": dict.fromkeys(defect.observable, (case.id,))}
+    unguarded = having(chains, record=Record(kills=elsewhere))
+    assert link(unguarded, NEW.id, "kill").missing == UNGUARDED
     told = f"### Specification {SPEC_VERSION}\n\n- MASK-98 to MASK-99.\n"
     chains = having(chains, changes=told)
     assert missing(chains, NEW.id) == ["index"]
@@ -127,7 +138,7 @@ def test_the_command_tells_of_one_or_of_what_lacks_something(
 ) -> None:
     assert main(["chain", "mask-3"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("MASK-3\n  requirement  spec/mask.md:")
+    assert out.startswith("MASK-3 fully masked rows\n  requirement  spec/mask.md:")
     assert out.endswith("nothing is missing\n")
     assert main(["chain"]) == 0
     assert capsys.readouterr().out.startswith("no requirement of ")

@@ -19,7 +19,7 @@ Before `MUST`.
 
 [a](b.md#c) and [d](#e)
 
-###
+### A-1 short name <a id="a-1"></a>
 
 **It is
 so.** *SHOULD · mask + window · since 1.0 · untested: why not*
@@ -40,7 +40,7 @@ def test_sections_and_their_lines() -> None:
     assert [(s.level, s.heading, s.line) for s in found] == [
         (1, "Title", 1),
         (2, "Two words, and `code`", 10),
-        (3, "A-1", 14),
+        (3, "A-1 short name", 14),
         (2, "Two words, and `code`", 26),
     ]
     assert "# no heading" in found[0].body
@@ -58,12 +58,13 @@ def test_links() -> None:
 
 
 def test_anchors_are_those_of_code_hosts() -> None:
-    assert anchors(TEXT) == {"title", "two-words-and-code", "a-1", "two-words-and-code-1"}
+    assert anchors(TEXT) == {"title", "two-words-and-code", "a-1-short-name", "a-1", "two-words-and-code-1"}
 
 
 def test_a_requirement_in_all_its_parts() -> None:
     (found,) = requirements_of("a.md", TEXT)
-    assert (found.id, found.title, found.line) == ("A-1", "It is so.", 14)
+    assert (found.id, found.name, found.anchor) == ("A-1", "short name", "a-1")
+    assert (found.label, found.title, found.line) == ("A-1 short name", "It is so.", 14)
     assert (found.level, found.features, found.untested) == ("SHOULD", ("mask", "window"), "why not")
     assert found.text == "A formula.\n\nAfter."
     assert found.rationale == "First,\nsecond. See [0002](decisions/0002-x.md)."

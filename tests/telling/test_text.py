@@ -15,7 +15,7 @@ from conformance.running.answer import Hello
 from conformance.running.runner import Started
 from conformance.telling.progress import RunProgress, row_text
 from conformance.telling.report import Report, TargetInfo
-from conformance.telling.requirements import read_requirements
+from conformance.telling.requirements import named, read_requirements
 from conformance.telling.table import cell, matrix_lines, matrix_table, run_table, summary_lines
 from conformance.telling.text import WIDE, console, safe
 
@@ -116,7 +116,7 @@ def test_progress_on_no_terminal() -> None:
     text = shown()
     assert "\x1b" not in text
     assert len(text.splitlines()) == 4, "the start, the failure and its message, the echo"
-    assert "fail    mask/x float32 (MASK-1)\n        \\x1b[31mred" in text
+    assert "fail    mask/x float32 (MASK-1 True may attend)\n        \\x1b[31mred" in text
     assert r"  | from the target\x1b[2J" in text
 
 
@@ -184,6 +184,9 @@ def test_requirements_of_the_specification() -> None:
     assert all(requirement.title and requirement.notes for requirement in found.values())
     ids = list(found)
     assert ids.index("MASK-2") < ids.index("MASK-10")
+    assert found["MASK-3"].label == "MASK-3 fully masked rows"
+    assert named("ATT-3") == "ATT-3 default scale"
+    assert named("OLD-1") == "OLD-1", "a report of another version may name it"
 
 
 def test_withdrawn_requirements(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from conformance.cli import main
 from conformance.defects.defect import Defect
-from conformance.defects.record import THEN, UPDATE, WRITE, Record, write_record
+from conformance.defects.record import THEN, UPDATE, WRITE, Record, read_record, write_record
 from conformance.errors import UsageError
 from conformance.resources import spec_directory
 from conformance.telling.listing import read_defects
@@ -85,7 +85,8 @@ def without(cases: list[Case], requirement: str) -> list[Case]:
 
 TITLE = "**A query that may attend nothing yields zeros, in the output and in its weights.**"
 NOTES = f"{TITLE} *MUST · empty · since 1.0*"
-NEW = "\n### MASK-99\n\n**So it is.** *MUST · mask · since 1.1*\n"
+NEW = '\n### MASK-99 so it is <a id="mask-99"></a>\n\n**So it is.** *MUST · mask · since 1.1*\n'
+MASK_3 = "### MASK-3"
 WHY = "\n> **Rationale.** It is.\n"
 
 
@@ -148,6 +149,11 @@ FAULTS: list[tuple[str, Fault, str]] = [
     ("defects that nobody can see", only_equivalent_defects, "MASK-7 has no defect that violates it"),
     ("untested and no test", no_test, "CONF-7 is untested by cases and has no test either"),
     ("no rationale", no_rationale, "MASK-99 has no rationale"),
+    ("no short name", lambda c: c.edit("mask.md", f"{MASK_3} fully masked rows", MASK_3), "MASK-3 needs a short name"),
+    ("five words", lambda c: c.edit("mask.md", MASK_3, f"{MASK_3} zeros for"), "needs a short name of 1 to 4 words"),
+    ("doubled short name", lambda c: c.edit("mask.md", "sliding window", "Causal mask"), "the short name of MASK-6"),
+    ("no anchor", lambda c: c.edit("mask.md", ' <a id="mask-3"></a>', ""), "MASK-3 needs ` <a id=\"mask-3\"></a>`"),
+    ("anchor of another", lambda c: c.edit("mask.md", '<a id="mask-3">', '<a id="mask-30">'), "MASK-3 needs ` <a id"),
     ("no sentence", lambda c: c.edit("mask.md", TITLE, ""), "spec/mask.md:{MASK-3}: MASK-3 has no sentence in bold"),
     ("unknown level", lambda c: c.edit("mask.md", NOTES, NOTES.replace("MUST", "OUGHT")), "has the level 'OUGHT'"),
     ("no version", lambda c: c.edit("mask.md", NOTES, NOTES.replace(" · since 1.0", "")), "since when it holds"),
@@ -223,6 +229,20 @@ def test_kills_on_record(real: Links) -> None:
     assert str(stale) == (
         f"defect gone: is on record in conformance/defects/kills.json and not in the bank; say `{UPDATE}`"
     )
+
+
+def test_a_requirement_is_guarded_by_a_case_that_covers_it(
+    real: Links, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert list(kills.holes(real, run=False)) == []
+    other = next(case.id for case in real.cases if "MASK-7" not in case.covers)
+    record = read_record()
+    moved = {name: dict.fromkeys(record.kills[name], (other,)) for name in real.defects_of["MASK-7"]}
+    monkeypatch.setattr(kills, "RECORD", tmp_path / "kills.json")
+    write_record(replace(record, kills={**record.kills, **moved}), kills.RECORD)
+    found = [str(hole) for hole in kills.holes(real, run=False)]
+    (line,) = (r.line for r in real.requirements if r.id == "MASK-7")
+    assert f"spec/mask.md:{line}: MASK-7 is covered by {kills.UNGUARDED}" in found
 
 
 def test_the_record_is_read_if_there_is_one(
@@ -310,8 +330,8 @@ def test_every_link_is_found_from_both_ends(real: Links) -> None:
 def test_the_index_names_and_counts(copy: Copy, real: Links) -> None:
     text = index(real)
     assert "mha-conformance trace --write" in text
-    assert all(f"[{r.id}]({r.file}#{r.id.lower()})" in text for r in real.requirements)
-    (row,) = (line for line in text.splitlines() if "[MASK-3]" in line)
+    assert all(f"[{r.id} {r.name}]({r.file}#{r.id.lower()})" in text for r in real.requirements)
+    (row,) = (line for line in text.splitlines() if "[MASK-3 fully masked rows]" in line)
     assert "| MUST | empty |" in row
     assert f"and {len(real.cases_of['MASK-3']) - 3} more" in row
     write_index(replace(real, spec=copy.spec))

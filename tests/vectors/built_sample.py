@@ -12,7 +12,7 @@ from conformance.vectors.generate.select import chosen
 from conformance.vectors.generate.write import encoded
 
 LARGEST = 4_000  # numbers in the inputs
-SHARE = "9/12"
+SHARE = "5/20"
 """Of the small cases; more or fewer are the time that the test takes."""
 
 

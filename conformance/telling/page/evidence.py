@@ -25,7 +25,7 @@ class Evidence:
 
     dtype: str
     notes: tuple[str, ...]  # what is not shown, and why
-    answers: tuple[tuple[Picture, ...], ...]  # for each output: expected, got, error over bound
+    answers: tuple[tuple[Picture, ...], ...]  # for each output: expected, got, error ÷ tolerance
     weights: Picture | None
     inputs: tuple[Picture, ...]
 
@@ -107,7 +107,7 @@ def _answer(
             picture(f"got {name}", measure.got, "signed", near=near, rows=rows, limit=limit, facts=facts)
         )
         ratio = np.where(measure.misplaced, np.inf, measure.ratio)
-        shown.append(picture(f"error over bound of {name}", ratio, "error", near=near, rows=rows))
+        shown.append(picture(f"error ÷ tolerance of {name}", ratio, "error", near=near, rows=rows))
     elif got is not None:
         shown.append(picture(f"got {name}", got, "signed", facts=str(got.dtype)))
     return tuple(shown)

@@ -137,7 +137,7 @@ def legend() -> list[tuple[str, list[tuple[str, str]]]]:
         ),
         ("weights", [("z", "0"), *((f"s{i}", "1" if i == SHARES else "") for i in range(1, SHARES + 1))]),
         (
-            "error over bound",
+            "error ÷ tolerance",
             [("z", "0")]
             + [(f"e{i}", f"\u2264 {end}") for i, end in enumerate(ends) if i]
             + [(f"e{len(ends)}", "more, or not finite")],

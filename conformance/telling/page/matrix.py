@@ -29,6 +29,7 @@ class RequirementRow:
 
     number: int
     id: str
+    name: str
     title: Markup
     notes: str
     text: Markup
@@ -76,6 +77,7 @@ def _requirement_row(i: int, id_: str, known: Requirement | None, cells: list[Ce
         return RequirementRow(
             i,
             id_,
+            "",
             Markup(""),
             "not in this version of the specification",
             Markup(""),
@@ -85,6 +87,7 @@ def _requirement_row(i: int, id_: str, known: Requirement | None, cells: list[Ce
     return RequirementRow(
         number=i,
         id=id_,
+        name=known.name,
         title=inline(known.title),
         notes=" \u00b7 ".join(known.notes),
         text=prose(known.text),

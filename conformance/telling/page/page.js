@@ -13,9 +13,9 @@
     const covers = body.dataset.k ? body.dataset.k.split(" ").map(Number) : [];
     return { body, rows, covers, id, chapter: id.split("/")[0], operation: body.dataset.o, head: body.querySelector("th") };
   });
-  const requirements = all("#matrix tbody tr").map((row) => ({ row, id: row.dataset.id, cells: all("td", row) }));
+  const requirements = all("#matrix tbody tr").map((row) => ({ row, label: `${row.dataset.id} ${row.dataset.name}`, cells: all("td", row) }));
   for (const each of cases) {
-    each.text = [each.id, each.head.title, ...each.covers.map((i) => requirements[i].id)].join(" ").toLowerCase();
+    each.text = [each.id, each.head.title, ...each.covers.map((i) => requirements[i].label)].join(" ").toLowerCase();
   }
   const failures = all(".failure").map((box) => ({
     box, run: box.dataset.run, of: cases[Number(box.dataset.case)], codes: box.dataset.v,
@@ -70,7 +70,7 @@
     all("#table tbody tr").forEach((row) => all("td", row).slice(1).forEach((cell, run) => { cell.hidden = want.run !== "" && String(run) !== want.run; }));
     const none = document.getElementById("none");
     if (none) none.hidden = told > 0;
-    document.getElementById("shown").textContent = `${shown} of ${total} rows, ${told} of ${failures.length} failing cases`;
+    document.getElementById("shown").textContent = `${shown} of ${total} tests, ${told} of ${failures.length} failing cases`;
   }
   const total = cases.reduce((sum, each) => sum + each.rows.length, 0);
 

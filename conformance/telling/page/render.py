@@ -19,7 +19,7 @@ from conformance.telling.page.runs import run_of
 from conformance.telling.page.strip import spreads, strip_plot
 from conformance.telling.page.words import CODES, SYMBOLS, kind
 from conformance.telling.report import Report
-from conformance.telling.requirements import read_requirements
+from conformance.telling.requirements import named, read_requirements
 from conformance.telling.text import safe
 from conformance.vectors import load
 from conformance.version import SPEC_VERSION, SUITE_VERSION
@@ -70,6 +70,7 @@ def render(reports: Sequence[Report]) -> str:
         verdicts=[v for v in CODES if any(report.summary.get(v) for report in reports)],
         codes=CODES,
         symbols=SYMBOLS,
+        named=named,
         kind=kind,
         plot=strip_plot(reports),
         spreads=spreads(reports),

@@ -57,7 +57,9 @@ def strip_plot(reports: Sequence[Report]) -> Markup:
             if those
         ]
         y += STRIP
-    label = "error over bound of every row, by dtype and run; the table below has the same in numbers"
+    label = (
+        "error divided by tolerance of every test, by dtype and run; the table below has the same in numbers"
+    )
     return Markup('<svg class="strips" viewBox="0 0 1000 {}" role="img" aria-label="{}">{}{}</svg>').format(
         height, label, _axis(y), Markup("").join(parts)
     )

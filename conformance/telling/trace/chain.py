@@ -58,7 +58,8 @@ class Chains:
                 Link(
                     "requirement",
                     missing="stands in no chapter",
-                    then=f"write `### {name}` into its chapter in spec/, since {SPEC_VERSION}",
+                    then=f'write `### {name} short name <a id="{name.lower()}"></a>` into its chapter in spec/, '
+                    f"since {SPEC_VERSION}",
                 )
             ]
         if named[0].withdrawn:
@@ -116,6 +117,11 @@ class Chains:
         if wrong:
             missing = f"no case on record, at some dtype at least, for {_some(sorted(wrong))}"
             return Link("kill", missing=missing, then=UPDATE)
+        if not kills.guarded(self.links, self.record, r):
+            then = (
+                f"let a case that shows one of them cover {r.id}, or add a defect that violates {r.id} alone"
+            )
+            return Link("kill", missing=kills.UNGUARDED, then=then)
         return Link("kill", f"cases on record for {'each' if len(those) > 1 else 'it'}")
 
     def _change(self, r: Requirement) -> Link | None:

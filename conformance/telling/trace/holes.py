@@ -12,6 +12,9 @@ from conformance.telling.trace.links import Links
 from conformance.telling.trace.texts import dangling, loose_keywords, unknown_mentions
 from conformance.version import SPEC_VERSION
 
+MOST_WORDS = 4
+"""Words of a short name."""
+
 
 @dataclass(frozen=True)
 class Hole:
@@ -56,6 +59,14 @@ def statements(requirements: Iterable[Requirement]) -> Iterator[Hole]:
         first.setdefault(r.id, r)
         if r.withdrawn:
             continue
+        if len(r.name.split()) not in range(1, MOST_WORDS + 1):
+            yield Hole(
+                place(r),
+                f"{r.id} needs a short name of 1 to {MOST_WORDS} words after its ID, as in "
+                "`### ATT-3 default scale`",
+            )
+        if r.anchor != r.id.lower():
+            yield Hole(place(r), f'{r.id} needs ` <a id="{r.id.lower()}"></a>` at the end of its heading')
         if not r.title:
             yield Hole(place(r), f"{r.id} has no sentence in bold")
         if r.level not in LEVELS:
@@ -72,6 +83,16 @@ def statements(requirements: Iterable[Requirement]) -> Iterator[Hole]:
             yield Hole(place(r), f"{r.id} is untested and does not say why")
         if not r.rationale:
             yield Hole(place(r), f"{r.id} has no rationale")
+    yield from _short_names(requirements)
+
+
+def _short_names(requirements: Iterable[Requirement]) -> Iterator[Hole]:
+    """Short names that two requirements of a chapter have."""
+    first: dict[tuple[str, str], Requirement] = {}
+    for r in requirements:
+        other = first.setdefault((r.file, r.name.casefold()), r)
+        if r.name and other.id != r.id:
+            yield Hole(place(r), f"{r.id} has the short name of {other.id}, {r.name!r}; each needs its own")
 
 
 def _claims(links: Links) -> Iterator[Hole]:

@@ -38,7 +38,7 @@ def _row(requirement: Requirement, links: Links) -> str:
     tests = [test.removeprefix("tests/") for test in links.tests_of.get(name, [])]
     cases = _cell(links.cases_of.get(name, []), "untested" if requirement.untested else "")
     cells = [
-        f"[{name}]({requirement.file}#{name.lower()})",
+        f"[{requirement.label}]({requirement.file}#{name.lower()})",
         level,
         " + ".join(requirement.features) or "core",
         cases,

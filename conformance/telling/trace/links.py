@@ -131,6 +131,7 @@ def links_json(links: Links) -> dict[str, Any]:
     return {
         "requirements": {
             r.id: {
+                "name": r.name,
                 "file": f"spec/{r.file}",
                 "level": r.level,
                 "features": list(r.features),

@@ -196,7 +196,9 @@ def _gradients(
     """
     approximation = approximate(problem)
     if _sees_more_than_numbers(problem, approximation):
-        raise UnjudgedDraftError(f"{draft.id} asks for gradients, and a NaN or an infinity in it is not hidden")
+        raise UnjudgedDraftError(
+            f"{draft.id} asks for gradients, and a NaN or an infinity in it is not hidden"
+        )
     shapes = {name: draft.inputs[name].shape for name in GRADIENTS if name in draft.inputs}
     bias_shape = shapes.get("attn_bias", (1, 1))
     whole = shapes

@@ -25,6 +25,9 @@ class Exact:
         odd = np.frexp((zeros & -zeros).astype(np.float64))[1] - 1
         least = np.where(whole == 0, np.iinfo(np.int32).max, exponents - 53 + odd)
         exponent = min(0, int(least.min(initial=0)))
+        scaled = np.ldexp(finite, -exponent)
+        if np.abs(scaled).max(initial=0.0) < 2.0**62:  # whole numbers that int64 holds
+            return cls(flint.fmpz_mat(*finite.shape, scaled.astype(np.int64).ravel().tolist()), exponent)
         shifts = (np.where(whole == 0, exponent + 53, exponents) - 53 - exponent).ravel().tolist()
         numbers = whole.ravel().tolist()
         integers = [n << k if k >= 0 else n >> -k for n, k in zip(numbers, shifts, strict=True)]

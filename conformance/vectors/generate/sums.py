@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ BLOCK = 8
 """Terms that long sums are formed of at once."""
 AT_LENGTH = 1 << 18
 """Products of terms, from which on sums are formed by blocks."""
+LONG = 1 << 20
+"""Numbers of the values of a head, from which on float32 says enough of a variance."""
 AT_ONCE = 1 << 17
 """Numbers that are held at once on the way: a cache's load."""
 COLUMNS = 1 << 10
@@ -113,18 +116,25 @@ class Ties:
         if not self.any:
             return alone
         together = alone.copy()
+        kind: type[np.floating[Any]] = np.float32 if values.size > LONG else np.float64
+        held = values.astype(kind, copy=False)
         for i, (of_row, groups) in enumerate(zip(weights, self.group, strict=True)):
             keys = np.flatnonzero(of_row)
             if not len(keys):
                 continue
-            keys = keys[np.bincount(groups[keys])[groups[keys]] > 1]
+            tied = np.bincount(groups[keys])[groups[keys]] > 1
+            most = 2 * tied.sum() > len(keys)  # then alone is no part of it
+            keys = keys if most else keys[tied]
             if not len(keys):
                 continue
             keys = keys[np.argsort(groups[keys], kind="stable")]
             starts = np.flatnonzero(np.diff(groups[keys], prepend=-1))
-            terms = values[keys] if centre is None else values[keys] - centre[i]
-            terms = of_row[keys, None] * terms
-            together[i] += (np.add.reduceat(terms, starts, axis=0) ** 2).sum(axis=0) - (terms**2).sum(axis=0)
+            terms = held[keys]
+            if centre is not None:
+                terms -= centre[i].astype(kind)
+            terms *= of_row[keys, None].astype(kind)
+            sums = (np.add.reduceat(terms, starts, axis=0) ** 2).sum(axis=0)
+            together[i] = sums if most else together[i] + sums - (terms**2).sum(axis=0)
         return np.maximum(alone, self.largest**2 * together)
 
 

@@ -140,7 +140,7 @@ def page(
 
 def test_no_error_and_no_request(browser: Browser, page: Path) -> None:
     browser.open(page)
-    assert browser.choose() == "4 of 4 rows, 1 of 1 failing cases"
+    assert browser.choose() == "4 of 4 tests, 1 of 1 failing cases"
     assert browser.logs("browser") == []
     messages = [json.loads(entry["message"])["message"] for entry in browser.logs("performance")]
     asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
@@ -150,17 +150,17 @@ def test_no_error_and_no_request(browser: Browser, page: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "said", "matrix"),
     [
-        ({"run": "1"}, "2 of 4 rows, 0 of 1", ["\u2713 1", "\u2713 1"]),
-        ({"verdict": "fectx"}, "1 of 4 rows, 1 of 1", ["\u2717 1/1", ""]),
-        ({"verdict": "u"}, "1 of 4 rows, 0 of 1", ["\u2013", ""]),
-        ({"chapter": "core"}, "1 of 4 rows, 1 of 1", ["\u2717 1/1", ""]),
-        ({"dtype": "float64"}, "1 of 4 rows, 0 of 1", ["", "\u2713 1"]),
-        ({"operation": "0"}, "2 of 4 rows, 0 of 1", ["\u2013", "\u2713 1"]),
-        ({"text": "small CASE"}, "1 of 4 rows, 1 of 1", ["\u2717 1/1", ""]),
-        ({"text": "what is allowed"}, "1 of 4 rows, 1 of 1", ["\u2717 1/1", ""]),
-        ({"text": "proj-1"}, "2 of 4 rows, 0 of 1", ["\u2013", "\u2713 1"]),
-        ({"run": "0", "verdict": "p"}, "1 of 4 rows, 0 of 1", ["\u2713 1"]),
-        ({"text": "nothing is called so"}, "0 of 4 rows, 0 of 1", []),
+        ({"run": "1"}, "2 of 4 tests, 0 of 1", ["\u2713 1", "\u2713 1"]),
+        ({"verdict": "fectx"}, "1 of 4 tests, 1 of 1", ["\u2717 1/1", ""]),
+        ({"verdict": "u"}, "1 of 4 tests, 0 of 1", ["\u2013", ""]),
+        ({"chapter": "core"}, "1 of 4 tests, 1 of 1", ["\u2717 1/1", ""]),
+        ({"dtype": "float64"}, "1 of 4 tests, 0 of 1", ["", "\u2713 1"]),
+        ({"operation": "0"}, "2 of 4 tests, 0 of 1", ["\u2013", "\u2713 1"]),
+        ({"text": "small CASE"}, "1 of 4 tests, 1 of 1", ["\u2717 1/1", ""]),
+        ({"text": "what is allowed"}, "1 of 4 tests, 1 of 1", ["\u2717 1/1", ""]),
+        ({"text": "proj-1"}, "2 of 4 tests, 0 of 1", ["\u2013", "\u2713 1"]),
+        ({"run": "0", "verdict": "p"}, "1 of 4 tests, 0 of 1", ["\u2713 1"]),
+        ({"text": "nothing is called so"}, "0 of 4 tests, 0 of 1", []),
     ],
 )  # fmt: skip
 def test_filters(browser: Browser, page: Path, wanted: dict[str, str], said: str, matrix: list[str]) -> None:
@@ -178,7 +178,7 @@ def test_filters(browser: Browser, page: Path, wanted: dict[str, str], said: str
 def test_a_number_of_failures_leads_to_them(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.run("document.querySelector('#matrix td.x a').click()")
-    assert browser.settled() == "1 of 4 rows, 1 of 1 failing cases"
+    assert browser.settled() == "1 of 4 tests, 1 of 1 failing cases"
     form = browser.run("return Object.fromEntries(new FormData(document.getElementById('filters')))")
     assert (form["run"], form["verdict"], form["text"]) == ("0", "fectx", "ATT-1")
 
@@ -267,5 +267,5 @@ def test_hostile_text_runs_nothing(
     browser.open(path)
     assert browser.run("return document.hurt ?? 0") == 0
     assert browser.run("return [document.scripts.length, document.images.length]") == [1, 0]
-    assert browser.choose(text="document.hurt") == "1 of 1 rows, 1 of 1 failing cases"
+    assert browser.choose(text="document.hurt") == "1 of 1 tests, 1 of 1 failing cases"
     assert browser.logs("browser") == []

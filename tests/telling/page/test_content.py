@@ -66,7 +66,7 @@ def test_its_policy_runs_nothing_but_its_own_script_and_style(page: Any) -> None
 def test_runs(page: Any) -> None:
     assert "1 wrong 2.0" in page.text
     assert "\u2717 non-conformant accuracy eager" in page.text
-    assert "What fails, most telling first ATT-1 1 of 2" in page.text
+    assert "What fails, most telling first ATT-1 weighted sum of values 1 of 2" in page.text
     assert "command run x" in page.text
     assert "numpy " + np.__version__ in page.text
 
@@ -74,10 +74,10 @@ def test_runs(page: Any) -> None:
 def test_requirements_by_run(page: Any) -> None:
     (att_1,) = re.findall(r"ATT-1 .*? ATT-5", page.text[page.text.index("requirement 1 wrong 2 right") :])
     title = next(r.title for r in read_requirements() if r.id == "ATT-1")
-    assert att_1.startswith(f"ATT-1 {title} MUST")
+    assert att_1.startswith(f"ATT-1 weighted sum of values {title} MUST")
     assert "Rationale." in att_1
     assert att_1.endswith("\u2717 1/2 \u2713 1 ATT-5")
-    (att_5,) = re.findall(r"ATT-5 .*?(?=\d+ requirements that no row covers)", page.text)
+    (att_5,) = re.findall(r"ATT-5 .*?(?=\d+ requirements not tested in any run)", page.text)
     assert att_5.strip().endswith("\u2013")
 
 
@@ -95,7 +95,7 @@ def test_a_failure_in_words(page: Any) -> None:
         r"float32 \u2717 fail output\[[\d, ]+\] is \S+, wanted \S+ \+- 1e-06: \S+ times", page.text
     )
     assert re.search(
-        r"worst output\[\d, \d, \d\]: got \S+, expected \S+, allowed \u00b11e-6; error over bound", page.text
+        r"worst output\[\d, \d, \d\]: got \S+, expected \S+, allowed \u00b11e-6; error ÷ tolerance", page.text
     )
 
 
@@ -105,7 +105,7 @@ def test_a_failure_in_pictures(page: Any, make_case: Any) -> None:
     np.testing.assert_array_equal(got, case.inputs["value"] * 2)
     expected = [numbers(svg) for svg in drawn(page, "expected output[")]
     np.testing.assert_allclose(expected, case.expected["output"].hi, rtol=1e-6)
-    errors = np.array([numbers(svg) for svg in drawn(page, "error over bound of output[")])
+    errors = np.array([numbers(svg) for svg in drawn(page, "error ÷ tolerance of output[")])
     off = np.abs(case.inputs["value"] * 2.0 - case.expected["output"].hi) / 1e-6
     np.testing.assert_allclose(errors, off, rtol=1e-4)
     for name in ("query", "key", "value"):
@@ -172,7 +172,7 @@ def test_another_shape_is_drawn_beside_what_was_expected(
     row = run_row(make_case(), lambda query, key, value: value[..., :1])
     page = page_over(make_report(row), cases=(make_case(),))
     assert "got output (2, 3, 1)" in page.text
-    assert not drawn(page, "error over bound of output")
+    assert not drawn(page, "error ÷ tolerance of output")
 
 
 def test_what_must_be_refused_has_inputs_alone(

@@ -49,6 +49,6 @@ def test_ten_runs_of_the_suite(make_report: Any, make_got: Any) -> None:
     print(f"{len(html.encode()) / MEBIBYTE:.2f} MiB in {seconds:.1f} s")
     assert len(html.encode()) < 5 * MEBIBYTE
     assert html.count('class="failure"') == MOST_FAILURES
-    assert "more stand in" in html
+    assert "more are in" in html
     assert "No room for more pictures is left on this page" in html
     assert seconds < 20

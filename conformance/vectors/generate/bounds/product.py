@@ -1,6 +1,7 @@
 """Errors of one head's average of the values, through its part of W^O where there is one."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -9,12 +10,10 @@ from conformance.vectors.generate.bounds.softmax import Softmax
 from conformance.vectors.generate.bounds.statistics import weights_floor
 from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array
-from conformance.vectors.generate.sums import AT_LENGTH, partial_sums, sum_variance
+from conformance.vectors.generate.sums import AT_LENGTH, LONG, partial_sums, sum_variance
 
 CACHED = 1 << 15
 """Numbers that fit a processor's cache beside others."""
-LONG = 1 << 20
-"""Numbers of the values of a head, from which on float32 says enough of a variance."""
 PEAKED = 2.0**-10
 """What a row may leave to other keys than one, and yet be looked at on its own."""
 
@@ -139,13 +138,12 @@ def _of_query(softmax: Softmax, steep: Array, u: Array, average: Array) -> Array
         for d, key in enumerate(softmax.key.T):
             covariance = moving @ (key[:, None] * away) - (moving @ key)[:, None] * means
             found += softmax.query_variance[:, d, None] * covariance**2
-    if u.size > LONG:
-        middle = u.mean(axis=0)
-        u, average = (u - middle).astype(np.float32), (average - middle).astype(np.float32)
-        moving, keys = moving.astype(np.float32), softmax.key.astype(np.float32)
-    else:
-        keys = softmax.key
+    kind: type[np.floating[Any]] = np.float32 if u.size > LONG else np.float64
+    middle = u.mean(axis=0) if u.size > LONG else np.zeros(u.shape[1])
+    moved, means, moving, keys = (
+        x.astype(kind, copy=False) for x in (u - middle, average - middle, moving, softmax.key)
+    )
     for i in np.flatnonzero(alone):
-        covariance = (moving[i][:, None] * keys).T @ (u - average[i])  # [d_k, width]
+        covariance = (moving[i][:, None] * keys).T @ (moved - means[i])  # [d_k, width]
         found[i] = softmax.query_variance[i] @ covariance.astype(np.float64) ** 2
     return found

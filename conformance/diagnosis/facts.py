@@ -1,0 +1,126 @@
+"""What may be said of a row before it is asked: its dtype, what it is given, its sizes; as conditions in words."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, pairwise
+
+import numpy as np
+
+from conformance.diagnosis.failing import Asked
+from conformance.names import MHA, MHA_VJP, OPTION_FEATURES
+from conformance.vectors.case import Array, Case
+
+FEATURES = {
+    "gqa": "where several query heads share a key head",
+    "value_dim": "where d_v is not d_k",
+    "broadcast": "where a mask or bias broadcasts",
+    "empty": "where a query sees no key, or a size is 0",
+    "strict_masking": "where NaN or infinity is hidden",
+    "cache": "with a past",
+}
+"""Features that are no option of their own, in words."""
+SIZES = {
+    "q_len": ("query", "queries"),
+    "kv_len": ("key", "keys"),
+    "d_k": ("d_k", "d_k"),
+    "d_v": ("d_v", "d_v"),
+    "heads": ("query head", "query heads"),
+    "batch": ("batch entry", "batch entries"),
+}
+TILES = (8, 16, 32, 64, 128)
+"""Numbers of keys or queries that kernels take at once."""
+
+
+def conditions(asked: Sequence[Asked], failing: Array) -> Iterator[tuple[str, Array]]:
+    """Conditions in words, each with the rows (n,) that it holds for; no two hold for the same rows.
+
+    `failing` says of each row whether it fails: the limit of a size lies where the failing ones begin or end.
+    """
+    seen = set()
+    for words, rows in _every(asked, failing):
+        if rows.any() and not rows.all() and rows.tobytes() not in seen:
+            seen.add(rows.tobytes())
+            yield words, rows
+
+
+def _every(asked: Sequence[Asked], failing: Array) -> Iterator[tuple[str, Array]]:
+    dtypes = np.array([each.dtype for each in asked])
+    for number in (1, 2):
+        for some in combinations(dict.fromkeys(dtypes.tolist()), number):
+            yield f"at {' and '.join(some)}", np.isin(dtypes, some)
+    cases = [each.case for each in asked]
+    yield "in gradients", _where(case.gradients for case in cases)
+    yield "in the layer", _where(case.operation in (MHA, MHA_VJP) for case in cases)
+    yield "in scaled_dot_product_attention", _where(case.operation not in (MHA, MHA_VJP) for case in cases)
+    yield from _given(cases)
+    yield from _sizes([sizes(case) for case in cases], failing)
+
+
+def _given(cases: Sequence[Case]) -> Iterator[tuple[str, Array]]:
+    """Options and features, and whether they come as an array."""
+    for name in OPTION_FEATURES:
+        given = _where(name in case.features for case in cases)
+        yield FEATURES.get(name, f"where `{name}` is given"), given
+        yield f"where no `{name}` is given" if name != "cache" else "without a past", ~given
+        yield f"where `{name}` is an array", _where(name in case.inputs for case in cases)
+        yield f"where `{name}` is no array", _where(name in case.options for case in cases)
+    for name, words in FEATURES.items():
+        yield words, _where(name in case.features for case in cases)
+    yield "where an operand is NaN or infinite", _where(_special(case) for case in cases)
+    yield "where an operand is not contiguous", _where(bool(case.memory) for case in cases)
+
+
+def _special(case: Case) -> bool:
+    return any(
+        not np.isfinite(case.inputs[name]).all() for name in ("query", "key", "value") if name in case.inputs
+    )
+
+
+def sizes(case: Case) -> Mapping[str, int]:
+    """The sizes of a call that is right in itself."""
+    query, key, value = (case.inputs[name].shape for name in ("query", "key", "value"))
+    past = case.inputs["past_key"].shape[-2] if "past_key" in case.inputs else 0
+    if case.operation in (MHA, MHA_VJP):
+        w_q, w_v = case.inputs["w_q"].shape, case.inputs["w_v"].shape
+        heads, d_k, d_v, batch = w_q[0], w_q[2], w_v[2], query[:-2]
+    else:
+        heads, d_k, d_v, batch = query[-3], query[-1], value[-1], query[:-3]
+    return {
+        "q_len": query[-2],
+        "kv_len": key[-2] + past,
+        "d_k": d_k,
+        "d_v": d_v,
+        "heads": heads,
+        "batch": int(np.prod(batch)),
+    }
+
+
+def _sizes(of: Sequence[Mapping[str, int]], failing: Array) -> Iterator[tuple[str, Array]]:
+    for name, (one, many) in SIZES.items():
+        size = np.array([each[name] for each in of])
+        bad = size[failing]
+        for low, high in pairwise(np.unique(size).tolist()):
+            if high == bad.min():
+                yield _more(low, one, many), size > low
+            if low == bad.max():
+                yield _most(low, one, many), size <= low
+        if name in ("q_len", "kv_len"):
+            yield f"with 1 {one}", size == 1
+            for tile in TILES:
+                yield f"where the number of {many} is no multiple of {tile}", size % tile != 0
+                yield f"where the number of {many} is a multiple of {tile}", size % tile == 0
+    q_len, kv_len = (np.array([each[name] for each in of]) for name in ("q_len", "kv_len"))
+    yield "where there are as many queries as keys", q_len == kv_len
+    yield "where there are not as many queries as keys", q_len != kv_len
+    yield "with more queries than keys", q_len > kv_len
+
+
+def _more(low: int, one: str, many: str) -> str:
+    return f"with {many} above {low}" if one == many else f"with more than {low} {one if low == 1 else many}"
+
+
+def _most(high: int, one: str, many: str) -> str:
+    return f"with {many} up to {high}" if one == many else f"with at most {high} {one if high == 1 else many}"
+
+
+def _where(each: Iterable[bool]) -> Array:
+    return np.fromiter(each, dtype=bool)

@@ -1,0 +1,120 @@
+"""What failing rows have in common and passing rows have not: a condition on dtype, options and sizes."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from conformance.diagnosis.facts import conditions
+from conformance.diagnosis.failing import Asked
+from conformance.judging.verdict import Row
+from conformance.vectors.case import Array, Case
+
+SAVED = 12.0
+"""Bits that a condition has to spare, for each dtype that its cases have: fewer may be chance."""
+MORE = 6.0
+"""Bits that a second condition has to spare beyond its own name."""
+WIDEST = 0.75
+"""The share of the rows above which the first condition says little: nearly everything fails."""
+SHARP = 0.8
+"""The share of the rows under a condition that fail, from which on it needs no second one."""
+PAIRED = 40
+"""Conditions that are tried with every other."""
+MOST = 3
+"""Conditions that are said of failures of one kind."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A condition that tells failing rows from passing ones; those of earlier splits of its kind are left out."""
+
+    kind: str  # the verdict of the failing rows
+    condition: str  # "at float16 and with more than 128 keys"
+    failing: int  # rows that it holds for and that fail
+    passing: int  # rows that it holds for and that pass
+    failing_elsewhere: int
+    passing_elsewhere: int
+    rows: frozenset[tuple[str, str]]  # case and dtype of those that it holds for
+
+
+def splits(rows: Iterable[Row], cases: Iterable[Case]) -> tuple[Split, ...]:
+    """Conditions for the failing rows of each kind, beside all rows that pass; calls to be refused are left out.
+
+    It is a decision list by description length: a condition is worth the bits that it spares whoever
+    has to say which rows fail.
+    """
+    known = {case.id: case for case in cases if not case.raises}
+    seen = [row for row in rows if row.executed and row.case in known]
+    kinds = dict.fromkeys(row.judged for row in seen if row.failed)
+    found: list[Split] = []
+    for kind in kinds:
+        those = [row for row in seen if not row.failed or row.judged == kind]
+        found += _of_kind(kind, those, [Asked(known[row.case], row.dtype) for row in those])
+    return tuple(found)
+
+
+def _of_kind(kind: str, rows: Sequence[Row], asked: Sequence[Asked]) -> list[Split]:
+    failing = np.array([row.failed for row in rows])
+    least = SAVED * len(rows) / len({row.case for row in rows})
+    left, found = np.ones(len(rows), dtype=bool), list[Split]()
+    while len(found) < MOST and (left & failing).any() and not failing[left].all():
+        here = np.flatnonzero(left).tolist()
+        best = _best([asked[n] for n in here], failing[here], least)
+        if best is None:
+            break
+        words, holds = best
+        if not found and holds.mean() > WIDEST:
+            break
+        inside, outside = np.array(here)[holds], np.array(here)[~holds]
+        if len({rows[n].case for n in inside if failing[n]}) < 2:  # one case is said by its name
+            break
+        found.append(
+            Split(
+                kind,
+                words,
+                int(failing[inside].sum()),
+                int((~failing[inside]).sum()),
+                int(failing[outside].sum()),
+                int((~failing[outside]).sum()),
+                frozenset(rows[n].key for n in inside),
+            )
+        )
+        left[inside] = False
+    return found
+
+
+def _best(asked: Sequence[Asked], failing: Array, least: float) -> tuple[str, Array] | None:
+    """The condition, or two that hold at once, which spares most bits; None where that may be chance."""
+    words, columns = zip(*conditions(asked, failing), strict=True)
+    holds = np.array(columns)  # (conditions, rows)
+    named = float(np.log2(len(words)))
+    spared = _spared(holds, failing) - named
+    order = np.argsort(-spared, kind="stable")
+    first = int(order[0])
+    best: tuple[float, str, Array] = (float(spared[first]), words[first], holds[first])
+    sharp = failing[holds[first]].mean() >= SHARP
+    for one in () if sharp else order[:PAIRED]:
+        both = holds & holds[one]
+        gains = _spared(both, failing) - 2 * named - MORE
+        other = int(np.argmax(gains))
+        if gains[other] > best[0]:
+            pair = sorted((int(one), other))
+            best = float(gains[other]), " and ".join(words[n] for n in pair), both[other]
+    return best[1:] if best[0] >= least else None
+
+
+def _spared(holds: Array, failing: Array) -> Array:
+    """Bits by which the failing rows are said more shortly, of conditions (n, rows) under which more fail than else."""
+    inside, bad = holds.sum(-1), (holds & failing).sum(-1)
+    rest, bad_rest = len(failing) - inside, failing.sum() - bad
+    spared = _bits(failing.sum(), len(failing)) - _bits(bad, inside) - _bits(bad_rest, rest)
+    return np.where(bad * rest > bad_rest * inside, spared, -np.inf)
+
+
+def _bits(some: Any, of: Any) -> Array:
+    """What it takes to say which `some` of `of` rows they are."""
+    share = np.asarray(some) / np.maximum(of, 1)
+    with np.errstate(all="ignore"):
+        entropy = -(share * np.log2(share) + (1 - share) * np.log2(1 - share))
+    return np.asarray(of) * np.nan_to_num(entropy)
