@@ -148,6 +148,6 @@ def _size(reduction: Reduction, name: str, r: Recipe, room: Callable[[Recipe], b
         return f"{label} {m}, and {min(failing)} or more"
     for tile in (2, 4, 8, 16, 32, 64, 128, 256):
         rests = {n % tile for n in (m, *failing)}
-        if len(rests) == 1 and all(n % tile not in rests for n in passing):
+        if len(rests) == 1 and all(n % tile not in rests for n in passing) and fails(m + tile) is not False:
             return f"{label} with a rest of {rests.pop()} in {tile}"
     return f"{label} {', '.join(map(str, [m, *failing]))} but not {', '.join(map(str, passing))}"

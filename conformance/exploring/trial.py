@@ -7,6 +7,7 @@ import numpy as np
 
 from conformance.exploring.arrays import arrays, changed, options
 from conformance.exploring.counter import Dice
+from conformance.exploring.entries import judged_entries, of_entries, placed
 from conformance.exploring.recipe import Recipe, token
 from conformance.judging.verdict import Row
 from conformance.names import MHA, POLICIES, REDUCED_POLICIES, SDPA
@@ -90,10 +91,11 @@ class Trials:
 
     def ask(self, recipe: Recipe, name: str = "explore/reduced") -> Tried:
         """Asks a call, and judges the answer."""
-        certified = certify_recipe(recipe, name, (self._policy,))
+        entries = judged_entries(recipe)
+        certified = certify_recipe(recipe, name, (self._policy,), entries)
         if certified is None:
             return Tried(recipe, None)
-        case = certified.case
+        case = certified.case if entries is None else replace(certified.case, inputs=arrays(recipe))
         question = Question(case, recipe.dtype, "", group(case, recipe.dtype, self._hello))
         before: Answer | None = None
         if recipe.again:
@@ -103,6 +105,8 @@ class Trials:
         row = _row(case, recipe, answer)
         if answer.kind != "outputs":
             return Tried(recipe, row, case)
+        if entries is not None:
+            return self._some(recipe, certified, case, row, answer, entries)
         try:
             judgement = certified.judge(answer.outputs, self._policy)
         except (UnjudgedError, WrongOracleError) as error:
@@ -121,6 +125,30 @@ class Trials:
         )  # fmt: skip
         return Tried(recipe, row, case, answer.outputs)
 
+    def _some(
+        self,
+        recipe: Recipe,
+        certified: Certified,
+        case: Case,
+        row: Row,
+        answer: Answer,
+        entries: tuple[int, ...],
+    ) -> Tried:
+        """What becomes of a call of which some entries are judged; its arrays are too large to be kept."""
+        try:
+            judgement = certified.judge(of_entries(answer.outputs, entries, recipe.entries), self._policy)
+        except (UnjudgedError, WrongOracleError) as error:
+            self.doubted += isinstance(error, WrongOracleError)
+            return Tried(recipe, None)
+        row = replace(
+            row, verdict=judgement.verdict, message=judgement.message, worst=judgement.worst,
+            error_over_bound=judgement.error_over_bound,
+            got_left_out=f"{recipe.entries} batch entries, of which {len(entries)} are judged"
+            if judgement.verdict == "fail"
+            else "",
+        )  # fmt: skip
+        return Tried(recipe, placed(row, entries), case)
+
     def _other(self, certified: Certified, first: Answer, failed: bool) -> bool:
         """Whether the first answer is right and the second wrong, or the other way round.
 
@@ -138,12 +166,17 @@ class Trials:
         return self._askers[place].ask(question)
 
 
-def certify_recipe(recipe: Recipe, name: str, policies: tuple[str, ...] = POLICIES) -> Certified | None:
+def certify_recipe(
+    recipe: Recipe, name: str, policies: tuple[str, ...] = POLICIES, entries: tuple[int, ...] | None = None
+) -> Certified | None:
     """The call with its expected values; None where nothing is derived for it."""
+    inputs = arrays(recipe)
+    if entries is not None:
+        inputs = of_entries(inputs, entries, recipe.entries)
     own = tuple("eager" if p in REDUCED_POLICIES and recipe.dtype != "float32" else p for p in policies)
     try:
         certified = certify(
-            recipe.operation, arrays(recipe), options(recipe), recipe.dtype, rows=rows_of(recipe), name=name,
+            recipe.operation, inputs, options(recipe), recipe.dtype, rows=rows_of(recipe), name=name,
             policies=own,
         )  # fmt: skip
     except UnjudgedError:

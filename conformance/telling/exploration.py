@@ -10,6 +10,7 @@ from typing import Any
 
 from conformance.errors import UsageError
 from conformance.exploring.draw import Claims, draw
+from conformance.exploring.entries import MANY
 from conformance.exploring.recipe import TOKEN, read_token
 from conformance.exploring.said import line, snippet
 from conformance.exploring.saved import case_file, write_case
@@ -327,7 +328,7 @@ class Exploration:
             smallest.row, case=found.name, reduced=line(smallest.recipe, smallest.case),
             fails_if=found.needs.sentence(), replay=found.replay,
         )  # fmt: skip
-        if not self.wanted.diagnose:
+        if not self.wanted.diagnose or smallest.recipe.entries > MANY:
             return row
         if smallest.recipe.again or smallest.kind.endswith("twice"):
             found.diagnosis = [REMEMBERED]

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 import conformance
-from conformance.exploring.recipe import read_token
+from conformance.exploring.recipe import Recipe, read_token
+from conformance.exploring.recipe import token as token_of
 from conformance.judging.verdict import Row
+from conformance.names import SDPA
 from conformance.telling.report import Report
 
 PROGRAMS = Path(__file__).parent / "programs.py"
@@ -63,6 +65,15 @@ def test_a_call_that_is_answered_otherwise_the_second_time() -> None:
     row = failure(explored("other_each_time"))
     assert row.verdict == "fail"
     assert row.message.startswith("not the same twice: ")
+
+
+def test_an_entry_beyond_16_bits() -> None:
+    token = token_of(Recipe(SDPA, "float32", (65_537,)))
+    row = failure(conformance.explore(f"{PROGRAMS}:entries_from_65536", replay=token, no_diagnose=True))
+    assert "output[65536, 0, 0, 0]" in row.message
+    assert read_token(row.replay).batch == (65_537,)
+    assert "batch entries 65537" in row.fails_if
+    assert not conformance.explore(f"{PROGRAMS}:right", replay=token).failed
 
 
 def test_the_backward_pass_alone_is_wrong() -> None:

@@ -5,7 +5,8 @@ import pytest
 PROGRAMS = Path(__file__).parent / "programs.py"
 
 
-def test_a_test_that_draws(pytester: pytest.Pytester) -> None:
+def test_a_test_that_draws(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(PROGRAMS.parents[2]))
     pytester.makepyfile(
         f"""
         from conformance.pytest_plugin import explore
