@@ -5,6 +5,7 @@ import os
 import queue
 import re
 import secrets
+import select
 import shlex
 import shutil
 import signal
@@ -36,8 +37,12 @@ UNREAD_LINES = 8
 """How many lines are kept that nobody has asked for yet; the first of them is a fault, the others are dropped."""
 LOOK_SECONDS = 0.2
 """How often a process that is silent is looked at."""
+HEARD_SECONDS = 0.2
+"""How long what it has written to stderr before an answer is waited for; one that never stops is not."""
 DEAD_SECONDS = 1.0
 """How long the last answer of a dead process is waited for, when a child of its own keeps the pipe open."""
+POLLED = hasattr(select, "poll")
+"""Whether this system can say that a pipe has something to read."""
 
 THREADS = (
     "OMP_NUM_THREADS",
@@ -58,6 +63,13 @@ class DiedError(Exception):
 
 class TimedOutError(Exception):
     """The process did not answer in time."""
+
+
+def _readable(stream: IO[bytes], milliseconds: int | None = None) -> bool:
+    """Whether a pipe has something to read, or its end; waits for that, without end or for so long."""
+    waiting = select.poll()
+    waiting.register(stream.fileno(), select.POLLIN)
+    return bool(waiting.poll(milliseconds))
 
 
 class Process:
@@ -82,6 +94,7 @@ class Process:
         self._echo = echo
         self._most = allowance()  # bytes of memory
         self._tail = bytearray()
+        self._listening = threading.Lock()
         self._to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._received: queue.SimpleQueue[bytes | ProtocolError | None] = (
             queue.SimpleQueue()
@@ -124,7 +137,19 @@ class Process:
             self.kill()
             raise DiedError(self._last_words(alive), silent=not self._tail.strip())
         self._answers += 1
+        self._hear()
         return answer
+
+    def _hear(self) -> None:
+        """Waits until what was written to stderr before an answer has been told, so that it stands with its case."""
+        if not POLLED or self._child.stderr is None:
+            return
+        late = time.monotonic() + HEARD_SECONDS
+        with suppress(OSError, ValueError):  # it has been closed
+            while _readable(self._child.stderr, 0) and time.monotonic() < late:
+                time.sleep(0.0005)
+        with self._listening:
+            pass
 
     def _check_silence(self, question: str) -> None:
         try:
@@ -210,11 +235,20 @@ class Process:
 
     def _listen(self, stream: IO[bytes]) -> None:
         with stream:
-            while chunk := os.read(stream.fileno(), TAIL_BYTES):
-                self._tail = (self._tail + chunk)[-TAIL_BYTES:]
-                if self._echo:
-                    with suppress(Exception):  # nobody to tell it to: the process must not block for that
-                        self._echo(chunk.decode("utf-8", "replace"))
+            while self._heard(stream):
+                pass
+
+    def _heard(self, stream: IO[bytes]) -> bool:
+        """Takes in what the process writes next; whether there was any."""
+        if POLLED:
+            _readable(stream)  # without the lock, which is held from the reading to the end of the telling
+        with self._listening:
+            chunk = os.read(stream.fileno(), TAIL_BYTES)
+            self._tail = (self._tail + chunk)[-TAIL_BYTES:]
+            if chunk and self._echo:
+                with suppress(Exception):  # nobody to tell it to: the process must not block for that
+                    self._echo(chunk.decode("utf-8", "replace"))
+        return bool(chunk)
 
     def _last_words(self, alive: bool) -> str:
         """How it ended, and what it said; `alive` says that it had to be ended."""

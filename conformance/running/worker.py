@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 import warnings
+from contextlib import suppress
 from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -86,6 +87,8 @@ def serve(lines: BinaryIO, answers: BinaryIO, source: str, operation: str | None
             return 2
         except ProtocolError as error:
             reply = {"id": "", "error": f"message refused: {error}", "raised": False}
+        with suppress(Exception):  # a target may have put something else there
+            sys.stdout.flush()  # what it printed is told before the answer, so that it stands with its case
         answers.write(encode(reply))
         answers.flush()
     return 0
