@@ -8,8 +8,8 @@ import os
 import sys
 import traceback
 import warnings
-from contextlib import suppress
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
