@@ -122,6 +122,8 @@ def _size(reduction: Reduction, name: str, r: Recipe, room: Callable[[Recipe], b
         return asked[n]
 
     up = [m + 1, m + 2, 2 * m, 2 * m + 1, 3 * m, 4 * m] if m > 1 else [2, 3, 4, 8, 17]
+    if m > 4:  # the same rest in tiles of up to 64
+        up += [m + 32, m + 64]
     if name in ("heads", "kv_heads", "batch", "d_k", "d_v"):
         up = [m + 1, 2 * m, 4 * m] if m > 1 else [2, 3]
     for n in up:

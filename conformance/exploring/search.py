@@ -189,9 +189,11 @@ def varied(recipe: Recipe) -> list[Recipe]:
         if max(recipe.d_k, recipe.d_v) < 3
         else recipe
     )
-    return [
-        replace(each, data=(), stream=stream) for stream in (1, 2) for each in dict.fromkeys((wide, recipe))
-    ]
+    longer = wide
+    if recipe.lengths is None and recipe.offset is None:
+        longer = smaller.mended(replace(wide, q_len=max(wide.q_len, 3), kv_len=max(wide.kv_len, 5)))
+    every = dict.fromkeys((wide, recipe, longer))
+    return [replace(each, data=(), stream=stream) for stream in (1, 2) for each in every]
 
 
 def evidence(reduction: Reduction, reduced: Tried) -> tuple[Tried, ...]:
