@@ -431,7 +431,7 @@ def test_list_links_requirements_to_cases(command: Called) -> None:
 def test_show(command: Called) -> None:
     status, out, _ = command("show", "attention/scaled")
     assert status == 0
-    assert "covers     ATT-4  " in out
+    assert "covers     ATT-4 explicit scale  " in out
     assert "option     scale = 0.25" in out
     assert "input query (2, 3, 4)" in out
     assert "  float32: within 1e-06 (eager), within 5e-07 (fused)" in out
@@ -445,7 +445,7 @@ def test_explain(command: Called) -> None:
     status, out, _ = command("explain", "ATT-4")
     assert status == 0
     lines = out.splitlines()
-    assert lines[0] == "ATT-4  MUST · scale · since 1.0  (spec/attention.md)"
+    assert lines[0] == "ATT-4 explicit scale  MUST · scale · since 1.0  (spec/attention.md)"
     assert "Rationale" in lines
     assert '  See "0005 A given scale is literal".' in lines
     assert any(line.startswith("Decision  0005 ") and "decisions/0005-" in line for line in lines)
@@ -465,7 +465,7 @@ def test_explain_a_defect(command: Called) -> None:
     status, out, _ = command("explain", "mask-inverted")
     assert status == 0
     assert "  True in your mask hides the key" in out
-    assert "violates  MASK-1  True in `mask` means" in out
+    assert "violates  MASK-1 True may attend  True in `mask` means" in out
     assert "on record that show it" in out
     assert set(json.loads(command("explain", "mask-inverted", "--json")[1])["shown by"]) >= {"float32"}
 

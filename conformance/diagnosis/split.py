@@ -86,7 +86,10 @@ def _of_kind(kind: str, rows: Sequence[Row], asked: Sequence[Asked]) -> list[Spl
 
 def _best(asked: Sequence[Asked], failing: Array, least: float) -> tuple[str, Array] | None:
     """The condition, or two that hold at once, which spares most bits; None where that may be chance."""
-    words, columns = zip(*conditions(asked, failing), strict=True)
+    found = list(conditions(asked, failing))
+    if not found:
+        return None  # nothing tells the rows apart
+    words, columns = zip(*found, strict=True)
     holds = np.array(columns)  # (conditions, rows)
     named = float(np.log2(len(words)))
     spared = _spared(holds, failing) - named

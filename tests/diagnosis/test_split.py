@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,13 @@ def test_run_says_it_first_and_the_report_keeps_it(
     assert json.loads(command("diagnose", f"{target}:attention", *few[:3], "--json")[1])["splits"] == list(
         report.splits
     )
+
+
+def test_cases_that_are_alike_have_nothing_to_tell_them_apart() -> None:
+    case = next(case for case in CASES if not case.gradients)
+    alike = [replace(case, id=f"alike/{n}") for n in range(24)]
+    rows = [
+        Row(each.id, each.operation, "float32", "fail" if n % 2 else "pass", each.covers, each.features)
+        for n, each in enumerate(alike)
+    ]
+    assert not splits(rows, alike)
