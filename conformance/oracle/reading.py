@@ -47,7 +47,8 @@ def read_operand(name: str, x: Any) -> Array:
     except Exception as error:
         if not _has_dtype(x):
             raise TypeError(f"{name} is {describe(x)} but needs an array (DTYPE-2)") from error
-        wanted = "float64, float32, float16 or bfloat16, dense" if name in FLOATING else "a dense array"
+        wanted = "bool, dense" if name == "mask" else "integers, dense"
+        wanted = "float64, float32, float16 or bfloat16, dense" if name in FLOATING else wanted
         raise TypeError(f"{name} is {_typed(x)}: give {wanted}{_why(x, error)} (DTYPE-2)") from error
 
 

@@ -40,8 +40,8 @@ def test_options_are_tensors_too():
     mask = torch.rand(2, 3, 9, 9, generator=torch.Generator().manual_seed(1)) > 0.3
     assert assert_conforms(attend(q, k, v, attn_mask=mask), q, k, v, mask=mask).verdict == "pass"
     lengths = torch.tensor([9, 4])
-    hidden = torch.arange(9) < lengths[:, None, None, None]
-    assert assert_conforms(attend(q, k, v, attn_mask=hidden), q, k, v, kv_lengths=lengths).verdict == "pass"
+    visible = torch.arange(9) < lengths[:, None, None, None]
+    assert assert_conforms(attend(q, k, v, attn_mask=visible), q, k, v, kv_lengths=lengths).verdict == "pass"
 
 
 def test_jax():
@@ -88,6 +88,10 @@ def test_a_tensor_that_cannot_be_read_is_named(change, words):
     given = {name: torch.from_numpy(x) for name, x in operands("libraries/unreadable").items()}
     with pytest.raises(TypeError, match=f"^query is {words}"):
         expected(**{**given, "query": change(given["query"])})
+    with pytest.raises(
+        TypeError, match=r"^mask is (a torch\.float.* Tensor: give bool, dense|on the device meta)"
+    ):
+        expected(**given, mask=change(given["query"]))
     with pytest.raises(AssertionError, match=r"^output is (a torch\.float.* Tensor|on the device meta)"):
         assert_conforms(change(attend(**given)), **given)
 
