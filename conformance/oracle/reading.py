@@ -46,7 +46,8 @@ def read_operand(name: str, x: Any) -> Array:
         raise TypeError(f"{name} {error} (DTYPE-2)") from None
     except Exception as error:
         if not _has_dtype(x):
-            raise TypeError(f"{name} is {describe(x)} but needs an array (DTYPE-2)") from error
+            what = f"an array of {x.dtype}" if isinstance(x, np.ndarray) else describe(x)
+            raise TypeError(f"{name} is {what} but needs an array of numbers (DTYPE-2)") from error
         wanted = "bool, dense" if name == "mask" else "integers, dense"
         wanted = "float64, float32, float16 or bfloat16, dense" if name in FLOATING else wanted
         raise TypeError(f"{name} is {_typed(x)}: give {wanted}{_why(x, error)} (DTYPE-2)") from error

@@ -127,6 +127,7 @@ def test_a_large_call_says_that_its_mistake_is_not_looked_for():
             {"kv_lengths": np.array([7.0, 5.0])},
         ),
         (ValueError, r"mask has shape \(5, 6\) but one that broadcasts", {"mask": np.ones((5, 6), bool)}),
+        (TypeError, "query is an array of object but needs", {"query": np.zeros((2, 3, 5, 4), object)}),
         (TypeError, "query is a list, whose dtype is unknown: give an array", {"query": [[[1.0]]]}),
         (
             TypeError,
