@@ -1,6 +1,6 @@
 """`conformance.assert_conforms` and `conformance.expected`: any call judged by the bounds of the specification."""
 
-import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -10,13 +10,13 @@ import numpy as np
 from conformance.judging.measure import allowed
 from conformance.judging.verdict import Judgement
 from conformance.names import POLICIES, SDPA
-from conformance.oracle.certify import Certified, certify
+from conformance.oracle.certify import Certified, UnjudgedError, certify
 from conformance.oracle.given import Given, given
-from conformance.oracle.likely import likely
-from conformance.running.arrays import UnreadableError, take
+from conformance.oracle.likely import NONE, likely
+from conformance.oracle.reading import dtype_asked, read_result
+from conformance.running.arrays import UnreadableError
 from conformance.running.forms import NoSuchGradientError, named
 from conformance.running.nearest import nearest
-from conformance.running.words import first_line
 from conformance.vectors.case import Array
 
 Rows = int | list[int] | tuple[int, ...] | None
@@ -49,7 +49,7 @@ def expected(
     key: Any,
     value: Any,
     *,
-    dtype: str | None = None,
+    dtype: Any = None,
     policy: str = "eager",
     rows: Rows = None,
     operation: str = SDPA,
@@ -62,7 +62,8 @@ def expected(
         query: array of any library, (..., H, q_len, d_k), or (..., q_len, d_q) of a layer.
         key: (..., G, kv_len, d_k), or (..., kv_len, d_kv).
         value: (..., G, kv_len, d_v), or (..., kv_len, d_vv).
-        dtype: that of the result; None for the dtype of query. It has to hold every number that is given.
+        dtype: that of the result, by name or as an object; None for the dtype of query. It has to hold every
+            number that is given.
         policy: what an implementation may round (spec/numerics.md).
         rows: None for every query row that can be afforded, a number of rows, or a list of them.
         operation: one of the four operations.
@@ -75,8 +76,11 @@ def expected(
             overflow its dtype.
     """
     _check_policy(policy)
+    asked = None if dtype is None else dtype_asked(dtype)
     call = given(operation, query, key, value, grad_output, options, rows)
-    found = _certified(call, dtype or call.dtype, policy)
+    found = _certified(call, asked or call.dtype, policy)
+    if not found.case.judged(found.dtype, found.case.policy(found.dtype, policy)):
+        raise UnjudgedError(found.unjudged(policy))
     bounds = {
         name: golden.bounds[found.dtype][found.case.policy(found.dtype, policy)]
         for name, golden in found.case.expected.items()
@@ -142,34 +146,38 @@ def assert_conforms(
 
 def _check_policy(policy: str) -> None:
     if policy not in POLICIES:
-        raise ValueError(f"policy={policy!r} is none{nearest(str(policy), POLICIES)}: {', '.join(POLICIES)}")
+        raise ValueError(
+            f"policy={policy!r} is not one of {', '.join(POLICIES)}{nearest(str(policy), POLICIES)}"
+        )
 
 
 def _certified(call: Given, dtype: str, policy: str) -> Certified:
     # the bounds of fused tell the grade
     asked = (policy, "fused") if policy == "eager" else (policy, "eager")
-    return certify(
-        call.operation,
-        call.inputs,
-        call.options,
-        dtype,
-        rows=call.rows,
-        policies=asked,
-        dtype_of=call.dtype_of,
-        name=f"call/{call.operation}",
-    )
+    try:
+        return certify(
+            call.operation,
+            call.inputs,
+            call.options,
+            dtype,
+            rows=call.rows,
+            policies=asked,
+            dtype_of=call.dtype_of,
+            name=f"call/{call.operation}",
+        )
+    except UnjudgedError as error:
+        too_large = re.search(r"no dtype can hold it: \w+: (.* overflow.*)", str(error))
+        if too_large is None:
+            raise
+        wider = "" if dtype == "float64" else " or a wider dtype"
+        raise UnjudgedError(
+            f"{too_large[1]}, so nothing can be derived: give smaller numbers{wider}"
+        ) from error
 
 
 def _outputs(got: Any, call: Given) -> dict[str, Array]:
-    outputs = {}
-    for name, x in named(got, call.operation, call.options, call.inputs).items():
-        try:
-            outputs[name] = take(x, math.inf)
-        except UnreadableError as error:
-            raise UnreadableError(f"{name} {error}") from error
-        except Exception as error:
-            raise UnreadableError(f"{name} cannot be read as an array: {first_line(error)}") from error
-    return outputs
+    returned = named(got, call.operation, call.options, call.inputs)
+    return {name: read_result(name, x) for name, x in returned.items()}
 
 
 def _message(
@@ -187,7 +195,10 @@ def _message(
             f"  expected  {worst.expected!r}",
             f"  allowed   +- {worst.allowed:.3g}",
         ]
-    lines += [f"  likely    {line}" for line in likely(found, policy, outputs)]
+    told = likely(found, policy, outputs)
+    if judgement.worst is None and told == [NONE]:
+        told = []  # what is wrong in shape or dtype was never a matter of numbers
+    lines += [f"  likely    {line}" for line in told]
     return "\n".join(lines)
 
 

@@ -1,6 +1,5 @@
 """A call as a user makes it, with arrays of any library, brought to inputs and options as a case has them."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +10,9 @@ from conformance.defects.call import Call
 from conformance.defects.checks import CHECKS
 from conformance.dtypes import dtype_name
 from conformance.names import BIASES, DTYPES, MHA, MHA_VJP, OPERATIONS, OPTIONS, SDPA_VJP, WEIGHTS
+from conformance.oracle.reading import read_operand
 from conformance.oracle.rows import afforded, spread
-from conformance.running.arrays import UnreadableError, describe, take
+from conformance.oracle.wanted import HINTS, wanted
 from conformance.running.nearest import nearest
 from conformance.vectors.case import Array
 
@@ -67,7 +67,7 @@ def given(
     kept = {name: x for name, x in options.items() if name not in ARRAYS and x is not None}
     if hasattr(kept.get("q_offset"), "ndim") and kept["q_offset"].ndim:
         named["q_offset"] = kept.pop("q_offset")
-    inputs = {name: _array(name, x) for name, x in named.items()}
+    inputs = {name: read_operand(name, x) for name, x in named.items()}
     dtype = dtype_name(inputs["query"].dtype)
     if dtype not in DTYPES:
         raise TypeError(f"query has dtype {dtype} but operands need one of {', '.join(DTYPES)} (DTYPE-2)")
@@ -92,13 +92,14 @@ def _check_names(operation: str, grad_output: Any, options: Mapping[str, Any]) -
     """Whether gradients are asked for."""
     if operation not in OPERATIONS:
         raise ValueError(
-            f"operation={operation!r} is none{nearest(str(operation), OPERATIONS)}: {', '.join(OPERATIONS)}"
+            f"operation={operation!r} is not one of {', '.join(OPERATIONS)}{nearest(str(operation), OPERATIONS)}"
         )
     layer, backward = operation in (MHA, MHA_VJP), operation in (SDPA_VJP, MHA_VJP)
     known = (*OPTIONS, *WEIGHTS, *BIASES) if layer else OPTIONS
     for name in options:
         if name not in known:
-            raise TypeError(f"{operation} has no option {name!r}{nearest(name, known)}")
+            hint = f"; {HINTS[name]}" if name in HINTS else nearest(name, known)
+            raise TypeError(f"{operation} has no option {name!r}{hint}")
     if backward != (grad_output is not None):
         raise ValueError(
             f"{operation} needs grad_output (GRAD-14)"
@@ -111,13 +112,6 @@ def _check_names(operation: str, grad_output: Any, options: Mapping[str, Any]) -
     return backward
 
 
-def _array(name: str, x: Any) -> Array:
-    try:
-        return take(x, math.inf)
-    except (UnreadableError, TypeError, ValueError) as error:
-        raise TypeError(f"{name} is {describe(x)} but needs an array (DTYPE-2)") from error
-
-
 def _checked(operation: str, inputs: Mapping[str, Array], options: Mapping[str, Any]) -> Call:
     """The call, where nothing in it is wrong (spec/errors.md)."""
     shapes = ", ".join(f"{name} is {dtype_name(x.dtype)} {x.shape}" for name, x in inputs.items())
@@ -128,6 +122,8 @@ def _checked(operation: str, inputs: Mapping[str, Array], options: Mapping[str, 
         except (AttributeError, IndexError, TypeError):  # such as a window that has no length
             wrong = True
         if wrong:
+            if line := wanted(check.name, call):
+                raise check.error(f"{line} ({check.requirement})")
             told = "".join(f", {name}={value!r}" for name, value in options.items())
             raise check.error(f"the call is wrong in its {check.name} ({check.requirement}): {shapes}{told}")
     return call
@@ -151,6 +147,8 @@ def _rows(
         chosen = tuple(sorted({int(row) + (q_len if row < 0 else 0) for row in listed}))
     except (TypeError, ValueError) as error:
         raise ValueError(f"rows={rows!r} but an int, a list of query rows, or None is wanted") from error
-    if not chosen or not all(0 <= row < q_len for row in chosen):
+    if not chosen:
+        raise ValueError("rows is empty: give a list of rows, or None")
+    if not all(0 <= row < q_len for row in chosen):
         raise ValueError(f"rows={rows!r} but the call has the query rows 0 to {q_len - 1}")
     return None if len(chosen) == q_len else chosen

@@ -10,6 +10,7 @@ MOST = 20_000
 """Numbers of a call up to which every known mistake is tried on it."""
 SECONDS = 10.0
 NAMED = 3
+NONE = "no known mistake gives the same numbers"
 
 
 def likely(found: Certified, policy: str, outputs: Mapping[str, Array]) -> list[str]:
@@ -24,7 +25,7 @@ def likely(found: Certified, policy: str, outputs: Mapping[str, Array]) -> list[
     policy = found.case.policy(found.dtype, policy)
     models = diagnose_one(found.case, found.dtype, outputs, policy, SECONDS)
     if not models:
-        return ["no known mistake gives the same numbers"]
+        return [NONE]
     lines = [
         f"{' '.join(defect.said for defect in model.defects)} "
         f"({', '.join(model.violates)}; {' + '.join(defect.id for defect in model.defects)})"

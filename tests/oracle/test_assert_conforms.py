@@ -2,6 +2,7 @@
 
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 from judged_calls import attention, operands
@@ -44,6 +45,9 @@ def test_shape_dtype_and_nan_come_first():
         AssertionError, match=re.escape("output has shape (1, 3, 5, 4), wanted (2, 3, 5, 4) (SHAPE-2)")
     ):
         assert_conforms(right[:1] * np.nan, **given)
+    with pytest.raises(AssertionError) as failed:
+        assert_conforms(right[:1], **given)
+    assert "likely" not in str(failed.value)
     with pytest.raises(AssertionError, match=re.escape("output has dtype float64, wanted float32 (DTYPE-1)")):
         assert_conforms(right * np.float64(np.nan), **given)
     right[1, 0, 2, 3] = np.nan
@@ -51,6 +55,8 @@ def test_shape_dtype_and_nan_come_first():
         assert_conforms(right, **given)
     with pytest.raises(AssertionError, match="returned None, wanted an array"):
         assert_conforms(None, **given)
+    with pytest.raises(AssertionError, match="output is a list, whose dtype is unknown: give an array"):
+        assert_conforms(right.tolist(), **given)
     with pytest.raises(AssertionError, match="lse is missing"):
         assert_conforms(right, **given, return_lse=True)
     with pytest.raises(AssertionError, match="weights was returned but not asked for"):
@@ -68,29 +74,66 @@ def test_a_large_call_says_that_its_mistake_is_not_looked_for():
     [
         (
             ValueError,
-            "key width .*SHAPE-5.* key is float32 \\(2, 3, 7, 9\\)",
+            r"key has shape \(2, 3, 7, 9\) but the width of query, 4, is wanted \(SHAPE-5\)",
             {"key": np.zeros((2, 3, 7, 9), np.float32)},
         ),
-        (TypeError, "operands of two dtypes .DTYPE-2", {"key": np.zeros((2, 3, 7, 4))}),
+        (
+            TypeError,
+            "query is float32, key is float64, value is float32, but one dtype .*DTYPE-2",
+            {"key": np.zeros((2, 3, 7, 4))},
+        ),
         (
             TypeError,
             "query has dtype int64 but operands need one of float64",
             {"query": np.zeros((2, 3, 5, 4), int)},
         ),
         (TypeError, "value is a str but needs an array", {"value": "abc"}),
-        (TypeError, "mask dtype .DTYPE-4", {"mask": np.ones((5, 7), int)}),
+        (TypeError, "mask is int64 but bool is wanted .DTYPE-4", {"mask": np.ones((5, 7), int)}),
         (TypeError, "has no option 'maks'; did you mean 'mask'", {"maks": None}),
         (TypeError, "has no option 'w_q'", {"w_q": None}),
-        (ValueError, "causal without offset .MASK-7", {"is_causal": True}),
-        (ValueError, "window of two .SHAPE-10", {"window": 3}),
-        (ValueError, "policy='egaer' is none; did you mean 'eager'", {"policy": "egaer"}),
-        (ValueError, "operation='attention' is none", {"operation": "attention"}),
+        (ValueError, "is_causal with 5 queries and 7 keys, .*: give q_offset .MASK-7", {"is_causal": True}),
+        (ValueError, r"window=3 but \(left, right\) is wanted.*SHAPE-10", {"window": 3}),
+        (
+            ValueError,
+            "policy='egaer' is not one of eager, fused, .*; did you mean 'eager'",
+            {"policy": "egaer"},
+        ),
+        (ValueError, "operation='attention' is not one of scaled_dot", {"operation": "attention"}),
         (ValueError, "needs grad_output .GRAD-14", {"operation": SDPA_VJP}),
         (ValueError, "needs w_q, w_k, w_v, w_o .PROJ-6", {"operation": MHA}),
         (ValueError, "grad_output is given but", {"grad_output": np.zeros((2, 3, 5, 4), np.float32)}),
         (ValueError, "has the query rows 0 to 4", {"rows": [5]}),
         (ValueError, "rows=0 but at least 1", {"rows": 0}),
         (ValueError, "an int, a list of query rows, or None", {"rows": "all"}),
+        (ValueError, "rows is empty: give a list of rows, or None", {"rows": []}),
+        (TypeError, "a boolean one is `mask`, a float one is `attn_bias`", {"attn_mask": None}),
+        (TypeError, "'enable_gqa'; leave it out: grouped heads are seen", {"enable_gqa": True}),
+        (TypeError, "'dropout_p'; leave it out", {"dropout_p": 0.0}),
+        (
+            TypeError,
+            "mask is float32 but bool is wanted: a float mask is attn_bias .DTYPE-4",
+            {"mask": np.ones((5, 7), np.float32)},
+        ),
+        (
+            TypeError,
+            "attn_bias is bool but .* is wanted: a boolean one is mask",
+            {"attn_bias": np.ones((5, 7), bool)},
+        ),
+        (ValueError, "is_causal=1 but True or False is wanted .SHAPE-10", {"is_causal": 1}),
+        (ValueError, "softcap=-1 but a finite number above 0, or None, is wanted", {"softcap": -1}),
+        (
+            TypeError,
+            "kv_lengths is float64 but integers are wanted .DTYPE-7",
+            {"kv_lengths": np.array([7.0, 5.0])},
+        ),
+        (ValueError, r"mask has shape \(5, 6\) but one that broadcasts", {"mask": np.ones((5, 6), bool)}),
+        (TypeError, "query is an array of object but needs", {"query": np.zeros((2, 3, 5, 4), object)}),
+        (TypeError, "query is a list, whose dtype is unknown: give an array", {"query": [[[1.0]]]}),
+        (
+            TypeError,
+            "key is a masked array: give a plain one",
+            {"key": np.ma.masked_array(np.zeros((2, 3, 7, 4), np.float32))},
+        ),
     ],
 )
 def test_a_wrong_call_is_refused(error, words, changed):
@@ -105,7 +148,7 @@ def test_what_may_overflow_is_refused_with_the_reason():
     given = {name: x * np.float16(150) for name, x in given.items()}
     with pytest.raises(
         ValueError,
-        match=r"nothing is judged of this call: .*float16: a logit with its bias overflows float16",
+        match=r"^a logit with its bias overflows float16, so nothing can be derived: give smaller numbers or a",
     ):
         assert_conforms(attention(**given), **given)
 
@@ -118,6 +161,8 @@ def test_what_one_policy_may_overflow_another_judges():
         ValueError, match=r"under eager: an unscaled logit may overflow .*; under fused it is"
     ):
         assert_conforms(right, **given, scale=2.0**-10)
+    with pytest.raises(ValueError, match=r"under eager: an unscaled logit may overflow .*"):
+        expected(**given, scale=2.0**-10)
     assert assert_conforms(right, **given, scale=2.0**-10, policy="fused").grade == "fused"
 
 
@@ -244,6 +289,31 @@ def test_a_dtype_that_is_not_the_arrays_own():
     assert np.array_equal(one.tolerance["output"], other.tolerance["output"])
     with pytest.raises(ValueError, match="query has numbers that bfloat16 does not hold"):
         expected(**{**wide, "query": np.full((2, 3, 5, 4), 0.1, np.float32)}, dtype="bfloat16")
+
+
+@pytest.mark.parametrize(
+    "dtype", [np.float32, np.dtype("float32"), ml_dtypes.bfloat16, np.dtype(ml_dtypes.bfloat16)], ids=str
+)
+def test_a_dtype_may_be_an_object(dtype):
+    given = operands("assert/dtype", dtype="bfloat16")
+    one, other = expected(**given, dtype=dtype), expected(**given, dtype=np.dtype(dtype).name)
+    assert np.array_equal(one.tolerance["output"], other.tolerance["output"])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "", np.int8, 3])
+def test_a_dtype_that_operands_have_not_is_refused(dtype):
+    words = re.escape(f"dtype={dtype!r} but one of float64, float32, float16, bfloat16 is wanted")
+    with pytest.raises(ValueError, match=words):
+        expected(**operands("assert/dtype"), dtype=dtype)
+
+
+def test_the_byte_order_of_an_array_is_no_matter():
+    given = operands("assert/bytes")
+    right = attention(**given)
+    swapped = {name: x.astype(">f4") for name, x in given.items()}
+    assert assert_conforms(right.astype(">f4"), **swapped) == assert_conforms(right, **given)
+    with pytest.raises(AssertionError, match="times what is allowed"):
+        assert_conforms(right.astype(">f4") * 2, **swapped)
 
 
 def test_nothing_given_is_written_to():

@@ -40,8 +40,8 @@ def test_options_are_tensors_too():
     mask = torch.rand(2, 3, 9, 9, generator=torch.Generator().manual_seed(1)) > 0.3
     assert assert_conforms(attend(q, k, v, attn_mask=mask), q, k, v, mask=mask).verdict == "pass"
     lengths = torch.tensor([9, 4])
-    hidden = torch.arange(9) < lengths[:, None, None, None]
-    assert assert_conforms(attend(q, k, v, attn_mask=hidden), q, k, v, kv_lengths=lengths).verdict == "pass"
+    visible = torch.arange(9) < lengths[:, None, None, None]
+    assert assert_conforms(attend(q, k, v, attn_mask=visible), q, k, v, kv_lengths=lengths).verdict == "pass"
 
 
 def test_jax():
@@ -61,3 +61,46 @@ def test_libraries_may_be_mixed():
     assert assert_conforms(out, *given.values()).verdict == "pass"
     value = expected(*map(torch.from_numpy, given.values())).value["output"]
     assert value.dtype == np.float64
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_dtype_of_torch(dtype):
+    given = operands("libraries/dtype", dtype="bfloat16")
+    one, other = expected(**given, dtype=dtype), expected(**given, dtype=str(dtype).removeprefix("torch."))
+    assert np.array_equal(one.tolerance["output"], other.tolerance["output"])
+    with pytest.raises(ValueError, match=r"dtype=torch\.int8 but one of float64"):
+        expected(**given, dtype=torch.int8)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda x: x.to(torch.float8_e4m3fn),
+            r"a torch\.float8_e4m3fn Tensor: give float64, float32, float16 or bfloat16, dense \(",
+        ),
+        (lambda x: x.to("meta"), "on the device meta, where it has no numbers"),
+        (lambda x: x.to_sparse(), "a torch.float32 Tensor: give .*, dense .*Sparse layout"),
+    ],
+    ids=["float8", "meta", "sparse"],
+)
+def test_a_tensor_that_cannot_be_read_is_named(change, words):
+    given = {name: torch.from_numpy(x) for name, x in operands("libraries/unreadable").items()}
+    with pytest.raises(TypeError, match=f"^query is {words}"):
+        expected(**{**given, "query": change(given["query"])})
+    with pytest.raises(
+        TypeError, match=r"^mask is (a torch\.float.* Tensor: give bool, dense|on the device meta)"
+    ):
+        expected(**given, mask=change(given["query"]))
+    with pytest.raises(AssertionError, match=r"^output is (a torch\.float.* Tensor|on the device meta)"):
+        assert_conforms(change(attend(**given)), **given)
+
+
+def test_a_tracer_of_jax_is_named():
+    jax = pytest.importorskip("jax")
+    given = operands("libraries/tracer")
+    judge = jax.jit(lambda query: expected(**{**given, "query": query}).rows)
+    with pytest.raises(
+        TypeError, match=r"query is a JAX tracer, which has no numbers: call it outside jax\.jit"
+    ):
+        judge(given["query"])
