@@ -53,7 +53,12 @@ from conformance.telling.text import MESSAGE, console, plain, shorten
     help="Stop after this number of distinct failures.",
 )  # fmt: skip
 @click.option("-x", "stop", is_flag=True, help="Stop at the first failure.")
-@click.option("--save", type=FILE, metavar="DIR", help="Write each reduced call to a file of its own.")
+@click.option(
+    "--save",
+    type=FILE,
+    metavar="DIR",
+    help="Write each reduced call to a file of its own, with a program that shows it.",
+)
 @click.option("--replay", metavar="TOKEN", help="Repeat the call of a token, and draw nothing.")
 @click.option(
     "--op",
