@@ -146,7 +146,8 @@ def summary_lines(report: Report, profile: str | None = None) -> list[Text]:
 
 def comparison_lines(comparison: Comparison) -> list[Text]:
     """What changed between two reports: notes, a line a row, and the counts."""
-    lines = [plain(f"note: {note}", "yellow") for note in comparison.notes]
+    notes = [plain(f"note: {note}", "yellow") for note in comparison.notes]
+    lines = []
     for name, word in KINDS.items():
         for change in getattr(comparison, name):
             style = {"regressions": "red", "fixed": "green"}.get(name, "")
@@ -161,5 +162,5 @@ def comparison_lines(comparison: Comparison) -> list[Text]:
             )
     counts = ", ".join(f"{len(getattr(comparison, name))} {word}" for name, word in KINDS.items())
     summary = plain(f"{counts}, {comparison.same} the same")
-    first = [summary] if len(lines) > SCREEN else []
-    return [*first, *lines, summary]
+    first = [summary] if len(notes) + len(lines) > SCREEN else []
+    return [*notes, *first, *lines, summary]
