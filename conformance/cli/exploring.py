@@ -42,7 +42,7 @@ from conformance.telling.text import MESSAGE, console, plain, shorten
 @click.option("--seed", metavar="N", help="Seed of the draw; a new one by default, which is printed.")
 @click.option(
     "--size", default="kernel", show_default=True, metavar="|".join(SIZES),
-    help="small: up to 130 keys; kernel: up to 8,192, widths to 576, 65,537 batch entries; "
+    help="With small up to 130 keys; with kernel up to 8,192, widths to 576 and 65,537 batch entries; "
     "large is not available yet.",
 )  # fmt: skip
 @click.option(

@@ -63,6 +63,8 @@ class Comparison:
         }
 
 
+TWO = "these are two targets"
+"""How the first note begins where the reports are of different targets."""
 KINDS = {
     "regressions": "regressed",
     "fixed": "fixed",
@@ -126,7 +128,7 @@ def notes(before: Report, after: Report) -> tuple[str, ...]:
     )
     found = [f"{what}: {was or 'none'} -> {now or 'none'}" for what, was, now in pairs if was != now]
     if before.target.name != after.target.name:
-        found.insert(0, f"these are two targets: A is {before.target.name}, B is {after.target.name}")
+        found.insert(0, f"{TWO}: A is {before.target.name}, B is {after.target.name}")
     return tuple(found)
 
 

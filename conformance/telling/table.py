@@ -10,7 +10,7 @@ from rich.text import Text
 from conformance.judging.verdict import FAILURES, Row
 from conformance.names import DTYPES
 from conformance.telling.blame import blame
-from conformance.telling.compare import KINDS, Comparison
+from conformance.telling.compare import KINDS, TWO, Comparison
 from conformance.telling.report import Report
 from conformance.telling.requirements import Requirement, named
 from conformance.telling.text import MESSAGE, STYLES, inert, plain, safe, shorten
@@ -163,4 +163,5 @@ def comparison_lines(comparison: Comparison) -> list[Text]:
     counts = ", ".join(f"{len(getattr(comparison, name))} {word}" for name, word in KINDS.items())
     summary = plain(f"{counts}, {comparison.same} the same")
     first = [summary] if len(notes) + len(lines) > SCREEN else []
-    return [*notes, *first, *lines, summary]
+    ahead = sum(note.startswith(TWO) for note in comparison.notes)
+    return [*notes[:ahead], *first, *notes[ahead:], *lines, summary]
