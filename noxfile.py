@@ -181,7 +181,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def quick(session: nox.Session) -> None:
-    """Before a commit, two minutes: lint, types, the matrix on NumPy, the tests without framework and process."""
+    """Before a commit, about two minutes: lint, types, the matrix on NumPy, the tests without framework and process."""
     install(session, "-e", ".", *group("lint"), *group("types"), *group("test"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")

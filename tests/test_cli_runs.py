@@ -293,11 +293,22 @@ def test_summary_on_github(run: Called, tmp_path: Path, monkeypatch: pytest.Monk
     assert any(line.startswith("| fail | attention/plain | float32 | output&#91;") for line in lines)
 
 
+def test_a_badge_of_another_form_is_refused_before_the_run(run: Called, tmp_path: Path) -> None:
+    path = tmp_path / "x.png"
+    status, out, err = run("good", "--badge", path)
+    assert (status, out) == (2, "")
+    assert err == (
+        f"mha-conformance: --badge {str(path)!r} has an unknown ending: "
+        "give a name that ends in .svg, or in .json for shields.io\n"
+    )
+    assert not path.exists()
+
+
 @pytest.mark.parametrize("option", ["--junit", "--badge", "--write-baseline"])
 def test_files_that_cannot_be_written_are_told_before_the_run(
     run: Called, tmp_path: Path, option: str
 ) -> None:
-    status, out, err = run("good", option, tmp_path / "no" / "file")
+    status, out, err = run("good", option, tmp_path / "no" / "file.svg")
     assert (status, out, len(err.splitlines())) == (2, "", 1)
     assert "is no folder; make it first" in err
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import click
 
-from conformance.cli.exits import CONFORMANT, FAILED, examples
+from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
 from conformance.defects.record import UPDATE, read_record
 from conformance.running.nearest import known
 from conformance.telling.requirements import ID, named
 from conformance.telling.text import console, counted, plain
-from conformance.telling.trace.chain import BUILD, INDEX, Chains, Link, read_chains
+from conformance.telling.trace.chain import BUILD, INDEX, Chains, Link, SameIdError, read_chains
 from conformance.telling.trace.links import read_links
 
 
@@ -28,7 +28,11 @@ def chain(name: str, run_all: bool) -> int:
 
     Without REQUIREMENT it says so of each that lacks something. For contributors: it reads a checkout.
     """
-    chains = read_chains(read_links(), read_record())
+    try:
+        chains = read_chains(read_links(reader="chain"), read_record())
+    except SameIdError as error:
+        click.echo(f"{PROGRAM}: {error}", err=True)
+        return FAILED
     names = [r.id for r in chains.links.requirements]
     if name and not ID.fullmatch(name.upper()):
         name = known("requirement", name, names)
@@ -37,7 +41,9 @@ def chain(name: str, run_all: bool) -> int:
         for command in commands(chains, name):
             click.echo(f"$ {command}")
             if status := subprocess.run([sys.executable, *command.split()[1:]], check=False).returncode:
-                click.echo(f"`{command}` ended with {status}: mend that, then say this again", err=True)
+                click.echo(
+                    f"`{command}` ended with {status}: correct it and run this command again", err=True
+                )
                 return FAILED
         words = [
             "-m",
@@ -61,7 +67,10 @@ def commands(chains: Chains, name: str) -> list[str]:
 
 
 def tell(chains: Chains, names: Sequence[str], every: bool) -> int:
-    """Prints the chains of some requirements; where not every one is wanted, those that lack something."""
+    """Prints the chains of some requirements; where not every one is wanted, those that lack something.
+
+    Cases that are not built as declared are told of whatever they cover.
+    """
     out, lacking = console(), 0
     for name in names:
         links = chains.of(name)
@@ -70,12 +79,15 @@ def tell(chains: Chains, names: Sequence[str], every: bool) -> int:
         if lacks or every:
             for line in lines(name, links):
                 out.print(plain(line), soft_wrap=True)
+    beside = chains.beside(names)
+    for line in beside:
+        out.print(plain(line), soft_wrap=True)
     if not every:
         amount = counted(lacking, "requirement") if lacking else "no requirement"
         out.print(
             plain(f"{amount} of {len(names)} {'lacks' if lacking < 2 else 'lack'} a link"), soft_wrap=True
         )
-    return FAILED if lacking else CONFORMANT
+    return FAILED if lacking or beside else CONFORMANT
 
 
 def lines(name: str, links: Sequence[Link]) -> list[str]:

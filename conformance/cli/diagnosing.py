@@ -43,7 +43,7 @@ def diagnose(
     request = request_of(**options)
     with interruptible():
         request, recorder, cases = prepare(request, (PROGRAM, *given), Files(cases=files), "off")
-        progress = RunProgress(console(stderr=True), False, verbose)
+        progress = RunProgress(console(stderr=True), False, verbose, report=False)
         with progress:
             for event in runner.run(request, cases, progress.echo if verbose else None):
                 recorder.add(event)

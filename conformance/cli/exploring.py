@@ -42,15 +42,23 @@ from conformance.telling.text import MESSAGE, console, plain, shorten
 @click.option("--seed", metavar="N", help="Seed of the draw; a new one by default, which is printed.")
 @click.option(
     "--size", default="kernel", show_default=True, metavar="|".join(SIZES),
-    help="Up to 130 keys; up to 8,192 with widths to 576 and 65,537 batch entries.",
+    help="With small up to 130 keys; with kernel up to 8,192, widths to 576 and 65,537 batch entries; "
+    "large is not available yet.",
 )  # fmt: skip
-@click.option("--memory", type=float, metavar="GIB", help="Memory that --size large may use.")
+@click.option(
+    "--memory", type=float, metavar="GIB", help="Memory for --size large, which is not available yet."
+)
 @click.option(
     "--max-failures", "failures", type=int, default=FAILURES, show_default=True, metavar="N",
     help="Stop after this number of distinct failures.",
 )  # fmt: skip
 @click.option("-x", "stop", is_flag=True, help="Stop at the first failure.")
-@click.option("--save", type=FILE, metavar="DIR", help="Write each reduced call to a file of its own.")
+@click.option(
+    "--save",
+    type=FILE,
+    metavar="DIR",
+    help="Write each reduced call to a file of its own, with a program that shows it.",
+)
 @click.option("--replay", metavar="TOKEN", help="Repeat the call of a token, and draw nothing.")
 @click.option(
     "--op",
@@ -144,7 +152,7 @@ def _explored(exploration: Exploration, quiet: bool, verbose: bool) -> int:
     out = console()
     try:
         with progress:
-            for event in exploration.events(progress.echo if verbose else None):
+            for event in exploration.events(progress.echo if verbose else None, progress.begin):
                 progress.show(event)
                 if isinstance(event, Found) and not quiet:
                     progress.pause()

@@ -82,7 +82,7 @@ _LONGER = "mend what hangs, or give a longer --timeout"
     "--badge",
     type=FILE,
     metavar="OUT.svg",
-    help="Write a badge as SVG, or with the ending .json for shields.io.",
+    help="Write a badge: SVG to a name in .svg, the form of shields.io to one in .json.",
 )
 @click.option("--baseline", type=FILE, metavar="KNOWN.toml", help="Known failures, each with its reason.")
 @click.option(

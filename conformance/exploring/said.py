@@ -121,23 +121,25 @@ def _named(case: Case) -> bool:
 def _imports(source: str, recipe: Recipe, array_type: str) -> list[str]:
     location = implementations().get(source, source)
     module, _, attribute = location.rpartition(":") if ":" in location else (location, "", "")
-    found = []
+    found, comments = [], []
     if recipe.dtype == "bfloat16":
         found.append("import ml_dtypes")
     if array_type in ("torch", "jax"):
         found.append(f"import {array_type}")
     if module.endswith(".py"):
         path = Path(module)
-        found.append(f"import sys; sys.path.insert(0, {str(path.resolve().parent)!r})")
+        found.append('import sys; sys.path.insert(0, ".")')
+        comments.append(f"run from the folder of {path.name}")  # no private folder is named
         module = path.stem
     if attribute:
         first, _, rest = attribute.partition(".")
-        found.append(f"from {module} import {first}" + ("" if not rest else f"  # {rest}"))
+        found.append(f"from {module} import {first}")
+        comments += [rest] if rest else []
     elif module.replace(".", "").isidentifier():
         found.append(f"import {module} as target")
     else:
         return [*found, f"# {recipe.operation} is that of {source}"]
-    return ["; ".join(found)]
+    return ["; ".join(found) + (f"  # {', '.join(comments)}" if comments else "")]
 
 
 def _attribute(source: str) -> str:

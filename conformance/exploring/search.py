@@ -96,7 +96,7 @@ def explore(
         if tried.row is None:
             tally.unjudged += 1
             continue
-        tally.judged += 1
+        tally.judged += tried.row.verdict != "unsupported"
         if not tried.failed:
             yield Judged(tried.row)
             continue

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.names import MHA, PROFILES, SDPA
 from conformance.running.select import in_profile
@@ -45,6 +46,18 @@ class Badge:
     message: str  # short
     colour: str  # a name of shields.io
     claim: str  # in full
+
+
+def check_ending(path: Path) -> None:
+    """Sees to it that the name of a file says which form is wanted.
+
+    Raises:
+        UsageError: it ends neither in `.svg` nor in `.json`.
+    """
+    if path.suffix.lower() not in (".svg", ".json"):
+        raise UsageError(
+            f"--badge {str(path)!r} has an unknown ending: give a name that ends in .svg, or in .json for shields.io"
+        )
 
 
 def badge_writer(path: Path, profile: str | None = None) -> Callable[[Report], str]:

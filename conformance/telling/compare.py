@@ -63,6 +63,8 @@ class Comparison:
         }
 
 
+TWO = "these are two targets"
+"""How the first note begins where the reports are of different targets."""
 KINDS = {
     "regressions": "regressed",
     "fixed": "fixed",
@@ -112,7 +114,6 @@ def kind_of(change: Change, comparable: bool) -> str:
 def notes(before: Report, after: Report) -> tuple[str, ...]:
     """What differs beside the rows, a sentence each."""
     pairs: Iterable[tuple[str, Any, Any]] = (
-        ("target", before.target.name, after.target.name),
         ("target's version", before.target.version, after.target.version),
         ("accuracy", before.target.accuracy, after.target.accuracy),
         ("suite version", before.suite_version, after.suite_version),
@@ -125,7 +126,10 @@ def notes(before: Report, after: Report) -> tuple[str, ...]:
         *_options(before, after),
         ("status", before.status, after.status),
     )
-    return tuple(f"{what}: {was or 'none'} -> {now or 'none'}" for what, was, now in pairs if was != now)
+    found = [f"{what}: {was or 'none'} -> {now or 'none'}" for what, was, now in pairs if was != now]
+    if before.target.name != after.target.name:
+        found.insert(0, f"{TWO}: A is {before.target.name}, B is {after.target.name}")
+    return tuple(found)
 
 
 def _options(before: Report, after: Report) -> list[tuple[str, Any, Any]]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from conformance.errors import UsageError
-from conformance.exploring.draw import Claims, draw
+from conformance.exploring.draw import Claims, draw, needs
 from conformance.exploring.entries import MANY
-from conformance.exploring.recipe import TOKEN, read_token
+from conformance.exploring.recipe import TOKEN, Recipe, read_token
 from conformance.exploring.said import line, snippet
 from conformance.exploring.saved import case_file, write_case
 from conformance.exploring.search import Budget, Event, Found, Judged, Tally, examine
@@ -32,13 +32,15 @@ from conformance.telling.record import library_versions
 from conformance.telling.record import text as report_text
 from conformance.telling.report import BaselineResult, Drawing, Report, TargetInfo
 from conformance.telling.requirements import read_requirements
-from conformance.telling.run import SEEDS, FilePath, fresh_seed, make_request, page_text
+from conformance.telling.run import FilePath, fresh_seed, make_request, page_text
 from conformance.telling.small import within
+from conformance.telling.text import shorten
 from conformance.vectors import load
 from conformance.version import SPEC_VERSION, SUITE_VERSION
 
 SECONDS = 60.0
 FAILURES = 5
+SEED_WANTED = "--seed wants a whole number from 0 on, of at most 18 digits"
 REMEMBERED = (
     "What an earlier call left behind decides this one: what is remembered of the operands does not tell them apart, "
     "or memory is read that was never written (IND-4)."
@@ -66,7 +68,7 @@ class Wanted:
         known("size", self.size, SIZES)
         if self.size == "large":
             raise UsageError(
-                "--size large is not there yet: give --size kernel, which goes to 8,192 keys and 65,537 entries"
+                "--size large is not available yet: give --size kernel, which goes to 8,192 keys and 65,537 entries"
             )
         if not self.seconds > 0:
             raise UsageError(f"--seconds must be more than 0, got {self.seconds:g}")
@@ -74,7 +76,7 @@ class Wanted:
             if number is not None and number < 1:
                 raise UsageError(f"--{name} must be 1 or more, got {number}")
         if self.memory is not None:
-            raise UsageError("--memory goes with --size large, which is not there yet: leave it out")
+            raise UsageError("--memory goes with --size large, which is not available yet: leave it out")
         if self.replay is not None:
             read_token(self.replay)
 
@@ -180,14 +182,14 @@ def drawn_seed(seed: int | str | None) -> int:
     """The seed that is given, or a new one.
 
     Raises:
-        UsageError: it is no whole number from 0 on.
+        UsageError: it is no whole number from 0 to 10**18 - 1.
     """
     try:
         found = fresh_seed(seed)
     except UsageError as error:
-        raise UsageError(str(error).replace("--fresh", "--seed").replace(", or off", "")) from error
+        raise UsageError(f"{SEED_WANTED}, got {shorten(str(seed))!r}") from error
     if found is None:
-        raise UsageError(f"--seed wants a whole number from 0 on, such as {SEEDS - 1}, got off")
+        raise UsageError(f"{SEED_WANTED}, got 'off'")
     return found
 
 
@@ -214,8 +216,10 @@ class Exploration:
         self._rows: list[Row] = []
         self.saved: list[Path] = []
 
-    def events(self, echo: Callable[[str], None] | None = None) -> Generator[Event, None, None]:
-        """Draws until the budget is spent.
+    def events(
+        self, echo: Callable[[str], None] | None = None, ready: Callable[[], None] | None = None
+    ) -> Generator[Event, None, None]:
+        """Draws until the budget is spent; calls `ready` once the target has started.
 
         Raises:
             UsageError: the target does not start, or claims nothing that is wanted.
@@ -227,6 +231,8 @@ class Exploration:
         try:
             claims = self.claims(hello)
             self.hello = hello
+            if ready is not None:
+                ready()
             drawing = self._replayed(trials, claims) if self.wanted.replay else self._drawn(trials, claims)
             self._ask_known(trials, claims)
             with closing(drawing) as events:
@@ -259,6 +265,8 @@ class Exploration:
         if wanted and not wanted & set(hello.features):
             raise UsageError(f"{source} does not claim {', '.join(sorted(wanted))}: nothing is left to draw")
         claims = Claims(operations, frozenset(hello.features), dtypes, self.wanted.size, wanted)
+        if self.wanted.replay:
+            self._check_replay(read_token(self.wanted.replay), claims)
         if not self.wanted.replay and all(draw(claims, self.wanted.seed, n) is None for n in range(64)):
             raise UsageError(f"no call of what {source} claims has the feature {', '.join(sorted(wanted))}")
         return claims
@@ -281,18 +289,25 @@ class Exploration:
     def _seen(self, row: Row) -> Row:
         return self.request.baseline.seen(row) if self.request.baseline else row
 
-    def _replayed(self, trials: Trials, claims: Claims) -> Generator[Event, None, None]:
-        recipe = read_token(self.wanted.replay or "")
+    def _check_replay(self, recipe: Recipe, claims: Claims) -> None:
         if recipe.operation not in claims.operations or recipe.dtype not in claims.dtypes:
             raise UsageError(
                 f"--replay: {self.request.source} does not claim {recipe.operation} in {recipe.dtype}, as it asks"
             )
+        if lacking := sorted(needs(recipe) - claims.features):
+            raise UsageError(
+                f"--replay: the token needs {' and '.join(lacking)}, which the target does not claim: "
+                f"{self.request.source}"
+            )
+
+    def _replayed(self, trials: Trials, claims: Claims) -> Generator[Event, None, None]:
+        recipe = read_token(self.wanted.replay or "")
         self.tally.drawn = 1
         name = "explore/replayed"
         tried = trials.ask(recipe, name)
         if tried.row is None:
             raise UsageError("--replay: no expected value is derived for the call of this token")
-        self.tally.judged = 1
+        self.tally.judged = int(tried.row.verdict != "unsupported")
         if not tried.failed:
             yield Judged(tried.row)
             return

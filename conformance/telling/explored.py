@@ -61,7 +61,7 @@ def failure_text(report: Report) -> str:
 
 
 def last_line(exploration: Exploration) -> str:
-    """How it ended, and how to draw the same calls again."""
+    """How it ended, and how to ask the same calls again."""
     tally, wanted = exploration.tally, exploration.wanted
     found = [each for each in tally.found if each.row is not None]  # without those of the baseline
     word = f"{counted(len(found), 'distinct failure')}" if found else "nothing failed"
@@ -76,7 +76,8 @@ def last_line(exploration: Exploration) -> str:
     refused = exploration.report().summary.get("unsupported", 0)
     if refused:
         parts.append(f"{refused} unsupported")
-    return f"{', '.join(parts)}; --seed {wanted.seed} --size {wanted.size}"
+    again_by = f"--replay {wanted.replay}" if wanted.replay else f"--seed {wanted.seed} --size {wanted.size}"
+    return f"{', '.join(parts)}; {again_by}"
 
 
 class Progress:
@@ -94,9 +95,6 @@ class Progress:
 
     def __enter__(self) -> Self:
         wanted = self._exploration.wanted
-        if not self._quiet:
-            what = "replays a token" if wanted.replay else f"draws from seed {wanted.seed}"
-            self._console.print(plain(f"{what}, size {wanted.size}", "dim"), soft_wrap=True)
         if self._bar is not None:
             self._bar.start()
             total = wanted.cases or wanted.seconds
@@ -108,6 +106,14 @@ class Progress:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+    def begin(self) -> None:
+        """Says what is drawn, once the target has started."""
+        wanted = self._exploration.wanted
+        if not self._quiet:
+            drawn = f"draws from seed {wanted.seed}, size {wanted.size}"
+            what = "replays a token" if wanted.replay else drawn
+            self._console.print(plain(what, "dim"), soft_wrap=True)
 
     def pause(self) -> None:
         """Whatever is printed next stands above the bar."""

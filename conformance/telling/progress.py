@@ -24,7 +24,10 @@ COVERS_SHOWN = 4
 class RunProgress:
     """Shows events on a console: the first failures always, every row when verbose, a bar on a terminal."""
 
-    def __init__(self, console: Console, quiet: bool = False, verbose: bool = False) -> None:
+    def __init__(
+        self, console: Console, quiet: bool = False, verbose: bool = False, report: bool = True
+    ) -> None:
+        self._kept = ", --report keeps them" if report else ""  # `diagnose` has no --report
         self._console, self._quiet, self._verbose = console, quiet, verbose
         self._failed = 0
         self._waiting = threading.Timer(SLOW_START, self._wait)
@@ -56,7 +59,7 @@ class RunProgress:
             self._bar.stop()
         more = self._failed - FAILURES_SHOWN
         if more > 0 and not self._quiet and not self._verbose:
-            self._console.print(f"... and {more} more; -v shows them all, --report keeps them")
+            self._console.print(f"... and {more} more; -v shows them all{self._kept}")
 
     def show(self, event: Event) -> None:
         """Shows one event."""

@@ -14,7 +14,7 @@ from conformance.running.baseline import read_baseline
 from conformance.running.process import split_command
 from conformance.running.runner import Request
 from conformance.running.select import Selection, parse_shard
-from conformance.telling.badge import badge_writer
+from conformance.telling.badge import badge_writer, check_ending
 from conformance.telling.held import Held
 from conformance.telling.junit import junit as junit_text
 from conformance.telling.known import baseline_text
@@ -183,6 +183,8 @@ def prepare(
         UsageError: the vectors, the specification, the baseline or the report to go on with are damaged or of
             another run, or a file cannot be written.
     """
+    if files.badge is not None:
+        check_ending(Path(files.badge))
     report = files.resume if files.report is None else files.report
     file = None if report is None else OutFile(Path(report), "report")
     others = [

@@ -10,7 +10,7 @@ from rich.text import Text
 from conformance.judging.verdict import FAILURES, Row
 from conformance.names import DTYPES
 from conformance.telling.blame import blame
-from conformance.telling.compare import KINDS, Comparison
+from conformance.telling.compare import KINDS, TWO, Comparison
 from conformance.telling.report import Report
 from conformance.telling.requirements import Requirement, named
 from conformance.telling.text import MESSAGE, STYLES, inert, plain, safe, shorten
@@ -146,7 +146,8 @@ def summary_lines(report: Report, profile: str | None = None) -> list[Text]:
 
 def comparison_lines(comparison: Comparison) -> list[Text]:
     """What changed between two reports: notes, a line a row, and the counts."""
-    lines = [plain(f"note: {note}", "yellow") for note in comparison.notes]
+    notes = [plain(f"note: {note}", "yellow") for note in comparison.notes]
+    lines = []
     for name, word in KINDS.items():
         for change in getattr(comparison, name):
             style = {"regressions": "red", "fixed": "green"}.get(name, "")
@@ -161,5 +162,6 @@ def comparison_lines(comparison: Comparison) -> list[Text]:
             )
     counts = ", ".join(f"{len(getattr(comparison, name))} {word}" for name, word in KINDS.items())
     summary = plain(f"{counts}, {comparison.same} the same")
-    first = [summary] if len(lines) > SCREEN else []
-    return [*first, *lines, summary]
+    first = [summary] if len(notes) + len(lines) > SCREEN else []
+    ahead = sum(note.startswith(TWO) for note in comparison.notes)
+    return [*notes[:ahead], *first, *notes[ahead:], *lines, summary]

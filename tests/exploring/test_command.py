@@ -4,6 +4,8 @@ from pathlib import Path
 import pytest
 
 from conformance.cli import main
+from conformance.exploring.recipe import Recipe, token
+from conformance.names import SDPA
 from conformance.telling.report import read_report
 
 PROGRAMS = Path(__file__).parent / "programs.py"
@@ -67,9 +69,10 @@ def test_a_failure_is_told_and_kept(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--max-failures", "0"], "--max-failures must be 1 or more"),
         (["--seed", "-1"], "--seed wants a whole number from 0 on"),
         (["--seed", "off"], "--seed wants a whole number from 0 on"),
+        (["--seed", str(10**18)], "from 0 on, of at most 18 digits, got '1000000000000000000'"),
         (["--size", "huge"], "size"),
-        (["--size", "large"], "--size large is not there yet"),
-        (["--memory", "2"], "--memory goes with --size large"),
+        (["--size", "large"], "--size large is not available yet: give"),
+        (["--memory", "2"], "--memory goes with --size large, which is not available yet"),
         (["--replay", "x1_nonsense"], "--replay wants a token"),
         (["--dtype", "float128"], "dtype"),
         (["--feature", "softcap"], "does not claim softcap"),
@@ -84,20 +87,58 @@ def test_a_wrong_call_is_one_line(
     out, err = capsys.readouterr()
     assert not out
     assert said in err.splitlines()[-1]
+    assert "draws from seed" not in err
+
+
+def test_a_target_that_does_not_load_is_drawn_nothing_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", f"{PROGRAMS}:nothing_of_the_kind", *FEW]) == 2
+    assert "draws from seed" not in capsys.readouterr().err
+
+
+def test_help_says_which_size_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explore", "--help"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "large is not available yet" in out
+    assert "Memory for --size large, which is not available yet" in out
 
 
 def test_nothing_executed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "refuses.py"
     file.write_text("def attention(query, key, value):\n    raise NotImplementedError\n")
     assert main(["explore", f"{file}:attention", *FEW]) == 2
-    assert "nothing was executed" in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert "nothing was executed" in err
+    assert ": 0 calls judged of " in out
 
 
 def test_a_replay(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    token = json.loads(saved.read_text())["replay"]
-    assert main(["explore", WRONG, "--replay", token, "--no-diagnose"]) == 1
-    assert f"--replay {token}" in capsys.readouterr().out
-    assert main(["explore", RIGHT, "--replay", token, "--no-diagnose"]) == 0
+    asked = json.loads(saved.read_text())["replay"]
+    assert main(["explore", WRONG, "--replay", asked, "--no-diagnose"]) == 1
+    assert f"--replay {asked}" in capsys.readouterr().out
+    assert main(["explore", RIGHT, "--replay", asked, "--no-diagnose"]) == 0
+    assert capsys.readouterr().out == f"nothing failed: 1 call judged of 1 drawn; --replay {asked}\n"
+
+
+def test_a_replay_on_a_target_that_does_not_claim_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plain.py"
+    file.write_text("def attention(query, key, value):\n    return value\n")
+    asked = token(Recipe(SDPA, "float32", q_len=2, kv_len=2, causal=True))
+    assert main(["explore", f"{file}:attention", "--replay", asked]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert "the token needs is_causal, which the target does not claim" in err
+
+
+def test_a_replay_that_the_target_refuses_is_not_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "refuses.py"
+    file.write_text("def attention(query, key, value):\n    raise NotImplementedError\n")
+    asked = token(Recipe(SDPA, "float32", q_len=2, kv_len=2))
+    assert main(["explore", f"{file}:attention", "--replay", asked]) == 2
+    assert ": 0 calls judged of 1 drawn, 1 unsupported; --replay x1_" in capsys.readouterr().out
 
 
 def test_a_saved_case_is_run(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,14 +210,14 @@ def test_a_case_that_follows_another_is_run_after_it(
 
 
 def test_a_known_failure_is_expected(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    token = json.loads(saved.read_text())["replay"]
+    asked = json.loads(saved.read_text())["replay"]
     file, report = tmp_path / "known.toml", tmp_path / "r.json"
-    file.write_text(f'baseline_version = 1\n[[known]]\ncase = "{token}"\nreason = "whole tiles"\n')
+    file.write_text(f'baseline_version = 1\n[[known]]\ncase = "{asked}"\nreason = "whole tiles"\n')
     few = ("--seed", "1", "--cases", "20", "--size", "small", "--no-diagnose")
     assert main(["explore", WRONG, *few, "--baseline", str(file), "--report", str(report)]) in (0, 1)
     rows = read_report(report).results
-    assert rows[0].case == token
-    assert {row.verdict for row in rows if row.case == token} == {"xfail"}
+    assert rows[0].case == asked
+    assert {row.verdict for row in rows if row.case == asked} == {"xfail"}
     capsys.readouterr()
     assert main(["explore", RIGHT, *few, "--baseline", str(file)]) == 1, "what passes again fails the run"
     file.write_text('baseline_version = 1\n[[known]]\ncase = "mask/all-true"\nreason = "no token"\n')

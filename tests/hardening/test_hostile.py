@@ -236,9 +236,8 @@ def test_a_target_that_says_what_would_do_harm(
 ) -> None:
     summary = tmp_path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
-    files = {
-        name: tmp_path / f"out.{name}" for name in ("report", "junit", "html", "badge", "write-baseline")
-    }
+    names = ("report", "junit", "html", "badge", "write-baseline")
+    files = {name: tmp_path / f"{name}.json" for name in names}
     options = [word for name, path in files.items() for word in (f"--{name}", path)]
     before = sorted(path.name for path in tmp_path.iterdir())
     status, out, err = run("evil", "-v", "--no-diagnose", *options)

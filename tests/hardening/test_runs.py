@@ -98,7 +98,7 @@ def another_run(path: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize("option", ["--report", "--html", "--junit", "--badge", "--write-baseline"])
 @pytest.mark.covers("CONF-6")
 def test_one_run_at_a_time_writes_a_file(command: Called, target: Path, tmp_path: Path, option: str) -> None:
-    path, link = tmp_path / "out", tmp_path / "link"
+    path, link = tmp_path / "out.svg", tmp_path / "link.svg"
     link.symlink_to(path)
     with another_run(path) as other:
         for name in (path, link):

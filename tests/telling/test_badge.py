@@ -8,13 +8,14 @@ from xml.etree import ElementTree
 
 import pytest
 
+from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.names import SDPA
 from conformance.running.answer import Hello
 from conformance.running.baseline import Baseline, Entry
 from conformance.running.runner import Request
 from conformance.running.select import Selection
-from conformance.telling.badge import Badge, badge, badge_of, badge_writer, picture
+from conformance.telling.badge import Badge, badge, badge_of, badge_writer, check_ending, picture
 from conformance.telling.report import BaselineResult, Report
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -137,9 +138,18 @@ def test_what_is_hostile_is_text(make_report: Any, make_row: Any) -> None:
     assert (root.findtext(f"{SVG}title") or "").endswith("\\x1b<a>&")
 
 
-@pytest.mark.parametrize(
-    ("name", "written"), [("b.svg", picture), ("B.SVG", picture), ("b.json", badge), ("b", badge)]
-)
+@pytest.mark.parametrize(("name", "written"), [("b.svg", picture), ("B.SVG", picture), ("b.json", badge)])
 def test_the_suffix_chooses_the_form(make_report: Any, make_row: Any, name: str, written: Any) -> None:
     report = make_report(make_row())
     assert badge_writer(Path(name), "core")(report) == written(report, "core")
+
+
+@pytest.mark.parametrize("name", ["x.png", "badge.txt", "badge", ".svg"])
+def test_another_ending_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="has an unknown ending: give a name that ends"):
+        check_ending(Path(name))
+
+
+def test_the_known_endings_are_taken() -> None:
+    for name in ("b.svg", "B.SVG", "b.json", "B.Json"):
+        check_ending(Path(name))

@@ -3,17 +3,21 @@
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from conformance.cli import chaining, main
 from conformance.defects.record import UPDATE, Record, read_record
+from conformance.errors import UsageError
 from conformance.telling.requirements import Requirement
+from conformance.telling.trace import links
 from conformance.telling.trace.chain import BUILD, INDEX, Chains, Link, mentioned, read_chains, same
 from conformance.telling.trace.kills import UNGUARDED
 from conformance.telling.trace.links import read_links
 from conformance.telling.trace.marks import Mark
+from conformance.vectors.generate import cases
 from conformance.version import SPEC_VERSION
 
 NEW = Requirement(
@@ -144,7 +148,7 @@ def test_the_command_tells_of_one_or_of_what_lacks_something(
     assert capsys.readouterr().out.startswith("no requirement of ")
     draft = replace(real.drafts[0], id="mask/new", covers=("MASK-3",))
     lacking = having(real, drafts=[*real.drafts, draft])
-    monkeypatch.setattr(chaining, "read_links", lambda: real.links)
+    monkeypatch.setattr(chaining, "read_links", lambda reader: real.links)
     monkeypatch.setattr(chaining, "read_chains", lambda links, record: lacking)
     assert main(["chain"]) == 1
     out = capsys.readouterr().out
@@ -155,6 +159,44 @@ def test_the_command_tells_of_one_or_of_what_lacks_something(
     assert "stands in no chapter" in capsys.readouterr().out
     assert main(["chain", "MASKS"]) == 2
     assert "unknown requirement 'MASKS'" in capsys.readouterr().err
+
+
+def test_a_case_that_is_not_built_is_told_of_whatever_it_covers(
+    real: Chains, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draft = replace(real.drafts[0], id="mask/new", covers=("MASK-98",))
+    lacking = having(real, drafts=[*real.drafts, draft])
+    monkeypatch.setattr(chaining, "read_links", lambda reader: real.links)
+    monkeypatch.setattr(chaining, "read_chains", lambda links, record: lacking)
+    for arguments in (["chain"], ["chain", "CONF-7"]):
+        assert main(arguments) == 1
+        out = capsys.readouterr().out
+        assert f"mask/new is not built as declared: {BUILD}\n" in out
+        assert "mask/new covers MASK-98, which is no requirement: correct its `covers`" in out
+    elsewhere = replace(real.drafts[0], covers=("MASK-3",))  # stored with what it covered before
+    lacking = having(real, drafts=[elsewhere, *real.drafts[1:]])
+    assert main(["chain", "CONF-7"]) == 1
+    assert f"{elsewhere.id} is not built as declared" in capsys.readouterr().out
+    assert main(["chain", "MASK-3"]) == 1
+    assert f"missing: {elsewhere.id} not built as declared" in capsys.readouterr().out
+
+
+def test_two_cases_of_one_id_are_one_line(
+    real: Chains, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twice = SimpleNamespace(drafts=lambda: iter([real.drafts[0], real.drafts[0]]))
+    monkeypatch.setattr(cases, "_CHAPTERS", (twice,))
+    monkeypatch.setattr(chaining, "read_links", lambda reader: real.links)
+    assert main(["chain"]) == 1
+    said = f"two cases are called {real.drafts[0].id}: give the new one another ID"
+    assert capsys.readouterr().err == f"mha-conformance: {said}\n"
+
+
+def test_outside_a_clone_the_command_names_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "checkout_project", lambda: None)
+    for command in ("chain", "trace"):
+        with pytest.raises(UsageError, match=rf"^{command} .*`python -m conformance {command}`"):
+            links.tests_directory(command)
 
 
 def test_run_does_the_machine_s_part_in_order_and_stops_where_it_fails(
@@ -171,7 +213,7 @@ def test_run_does_the_machine_s_part_in_order_and_stops_where_it_fails(
         return subprocess.CompletedProcess(words, status.get(words[2], 0))
 
     monkeypatch.setattr(chaining.subprocess, "run", run)
-    monkeypatch.setattr(chaining, "read_links", lambda: real.links)
+    monkeypatch.setattr(chaining, "read_links", lambda reader: real.links)
     monkeypatch.setattr(chaining, "read_chains", lambda links, record: lacking)
     assert main(["chain", "MASK-3", "--run"]) == 0
     assert [" ".join(words) for words in asked] == [
@@ -185,7 +227,7 @@ def test_run_does_the_machine_s_part_in_order_and_stops_where_it_fails(
     status["conformance.defects"] = 1
     assert main(["chain", "--run"]) == 1
     assert len(asked) == 2
-    assert "ended with 1: mend that" in capsys.readouterr().err
+    assert "ended with 1: correct it and run this command again" in capsys.readouterr().err
     monkeypatch.setattr(chaining, "read_chains", lambda links, record: real)
     status["conformance.defects"] = 0
     asked.clear()

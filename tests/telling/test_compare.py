@@ -1,5 +1,6 @@
 """Comparisons: what is a regression and what is not, and that nothing disappears unseen."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -81,6 +82,16 @@ def test_notes(make_report: Any, make_row: Any) -> None:
     assert compare(before, after).notes == (
         f"suite version: {before.suite_version} -> 9", "spec version: 1.0 -> 2.0", "torch: none -> 3",
     )  # fmt: skip
+
+
+def test_two_targets_are_said_to_be_two_before_all_else(make_report: Any, make_row: Any) -> None:
+    before = make_report(*(make_row("fail", f"a/{n}") for n in range(40)))
+    after = make_report(*(make_row("pass", f"a/{n}") for n in range(40)), spec_version="2.0")
+    other = replace(after, target=replace(after.target, name="other", version="9"))
+    first, second, *_ = comparison_lines(compare(before, other))
+    assert first.plain == f"note: these are two targets: A is {before.target.name}, B is other"
+    assert second.plain.startswith("0 regressed, 40 fixed"), "then the counts, since it is long"
+    assert not any("two targets" in note for note in compare(before, after).notes)
 
 
 def test_what_it_says(make_report: Any, make_row: Any) -> None:

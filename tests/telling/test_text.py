@@ -154,6 +154,7 @@ def test_progress_tells_the_first_failures_and_counts_the_others() -> None:
     lines = failing(104)
     assert lines[-1] == "... and 96 more; -v shows them all, --report keeps them"
     assert len(lines) == 2 * 8 + 1
+    assert failing(104, report=False)[-1] == "... and 96 more; -v shows them all"
     assert failing(8)[-1] == "        wrong"
     assert len(failing(104, verbose=True)) == 2 * 104
     assert failing(104, quiet=True) == []

@@ -21,7 +21,12 @@ from conformance.version import SPEC_VERSION
 BUILD = "python -m conformance.vectors.generate --changed"
 INDEX = "python -m conformance trace --write"
 CASES, BANK, CHANGES = "conformance/vectors/generate/cases/", "conformance/defects/bank/", "CHANGELOG.md"
+TWICE = "two cases are called "
 RANGE = re.compile(r"\b([A-Z]+)-(\d+)(?: to \1-(\d+))?")
+
+
+class SameIdError(ValueError):
+    """Two declared cases have one ID."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,26 @@ class Chains:
         stored, declared = {case.id: case for case in self.links.cases}, {draft.id for draft in self.drafts}
         differing = {draft.id for draft in self.drafts if not same(draft, stored.get(draft.id))}
         return frozenset(differing | (stored.keys() - declared))
+
+    @cached_property
+    def unknown(self) -> dict[str, list[str]]:
+        """Case -> what its declaration covers and is no requirement."""
+        known = {r.id for r in self.links.requirements}
+        found = {draft.id: [name for name in draft.covers if name not in known] for draft in self.drafts}
+        return {case: names for case, names in found.items() if names}
+
+    def beside(self, names: Sequence[str]) -> list[str]:
+        """What the chains of some requirements do not tell: other cases that are not built, IDs that are unknown."""
+        told = {draft.id for draft in self.drafts if set(names) & {*draft.covers}}
+        others = sorted(self.unbuilt - told)
+        found = [f"{_some(others)} {'is' if len(others) == 1 else 'are'} not built as declared: {BUILD}"]
+        return [
+            *(found if others else []),
+            *(
+                f"{case} covers {', '.join(wrong)}, which is no requirement: correct its `covers` in {CASES}"
+                for case, wrong in self.unknown.items()
+            ),
+        ]
 
     def of(self, name: str) -> list[Link]:
         """The links of the chain of a requirement, in the order in which they are made."""
@@ -180,8 +205,18 @@ def _some(names: Sequence[str]) -> str:
 
 
 def read_chains(links: Links, record: Record) -> Chains:
-    """The chains of the checkout that some links are of."""
+    """The chains of the checkout that some links are of.
+
+    Raises:
+        SameIdError: two declared cases have one ID.
+    """
     from conformance.vectors.generate.cases import drafts
 
     changes: Path = links.spec.parent / CHANGES
-    return Chains(links, list(drafts()), record, changes.read_text("utf-8") if changes.is_file() else "")
+    try:
+        declared = list(drafts())
+    except ValueError as error:
+        if not str(error).startswith(TWICE):
+            raise
+        raise SameIdError(f"{error}: give the new one another ID") from error
+    return Chains(links, declared, record, changes.read_text("utf-8") if changes.is_file() else "")

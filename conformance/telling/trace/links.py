@@ -80,8 +80,9 @@ def read_links(
     cases: Sequence[Case] | None = None,
     defects: Sequence[Defect] | None = None,
     marks: Sequence[Mark] | None = None,
+    reader: str = "trace",
 ) -> Links:
-    """The links of a checkout; any part may be given instead.
+    """The links of a checkout; any part may be given instead. `reader` is the command that asks.
 
     Raises:
         UsageError: the tests are not there, since this is no checkout.
@@ -93,12 +94,12 @@ def read_links(
         decisions=read_decisions(spec),
         cases=load.load_vectors().cases if cases is None else cases,
         defects=read_defects() if defects is None else defects,
-        marks=read_marks(tests_directory()) if marks is None else marks,
+        marks=read_marks(tests_directory(reader)) if marks is None else marks,
     )
 
 
-def tests_directory() -> Path:
-    """The tests of a checkout.
+def tests_directory(reader: str) -> Path:
+    """The tests of a checkout, for the command that reads them.
 
     Raises:
         UsageError: this is none.
@@ -108,12 +109,12 @@ def tests_directory() -> Path:
         return project.parent / "tests"
     if _is_checkout(Path.cwd()):  # whose cases and defects may be others than those installed
         raise UsageError(
-            "trace reads the checkout that it runs from, and this is an installation apart from it; "
-            "say `python -m conformance trace` in here, or install with `pip install -e .` first"
+            f"{reader} reads the checkout that it runs from, and this is an installation apart from it; "
+            f"run `python -m conformance {reader}` in here, or install with `pip install -e .` first"
         )
     raise UsageError(
-        "trace needs a checkout of the project, since the tests are not part of an installation; "
-        "in a checkout say `python -m conformance trace`"
+        f"{reader} needs a checkout of the project, since the tests are not part of an installation; "
+        f"in a checkout run `python -m conformance {reader}`"
     )
 
 
