@@ -38,6 +38,8 @@ BACKENDS = {
 }
 """Session -> what it installs beside the project, and the targets that it runs."""
 DTYPES = ("float64", "float32", "float16", "bfloat16")
+LONG = ("vectors", "oracle", "exploring", "diagnosis", "defects", "test_soundness.py")
+"""Tests that derive or search for numbers: half of the time of all tests without a framework."""
 SHARDS = 4
 """Parts of the matrix of eager JAX: every row compiles anew there."""
 VECTOR_SHARES = 8
@@ -189,7 +191,8 @@ def quick(session: nox.Session) -> None:
     session.run("mypy")
     session.run(*COMMAND, "run", "numpy", "-q")
     words = session.posargs or ["-q", "-n", "2", "--dist", "worksteal"]
-    session.run("pytest", "-m", "not process and not session", *words, env=ONE_THREAD)
+    left_out = [f"--ignore=tests/{room}" for room in LONG]
+    session.run("pytest", "-m", "not process and not session", *left_out, *words, env=ONE_THREAD)
 
 
 @nox.session
