@@ -183,7 +183,10 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def quick(session: nox.Session) -> None:
-    """Before a commit, about two minutes: lint, types, the matrix on NumPy, the tests without framework and process."""
+    """Before a commit, two to three minutes: lint, types, the matrix on NumPy, the fast tests.
+
+    Left out are tests with a framework or a process, and those of LONG; `nox -s tests` runs them all.
+    """
     install(session, "-e", ".", *group("lint"), *group("types"), *group("test"))
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
