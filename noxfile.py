@@ -38,7 +38,7 @@ BACKENDS = {
 }
 """Session -> what it installs beside the project, and the targets that it runs."""
 DTYPES = ("float64", "float32", "float16", "bfloat16")
-LONG = ("vectors", "oracle", "exploring", "diagnosis", "defects", "test_soundness.py")
+SLOW_TESTS = ("vectors", "oracle", "exploring", "diagnosis", "defects", "test_soundness.py")
 """Tests that derive or search for numbers: half of the time of all tests without a framework."""
 SHARDS = 4
 """Parts of the matrix of eager JAX: every row compiles anew there."""
@@ -185,7 +185,7 @@ def tests(session: nox.Session) -> None:
 def quick(session: nox.Session) -> None:
     """Before a commit, two to three minutes: lint, types, the matrix on NumPy, the fast tests.
 
-    Left out are tests with a framework or a process, and those of LONG; `nox -s tests` runs them all.
+    Left out are tests with a framework or a process, and those of SLOW_TESTS; `nox -s tests` runs them all.
     """
     install(session, "-e", ".", *group("lint"), *group("types"), *group("test"))
     session.run("ruff", "check", ".")
@@ -194,7 +194,7 @@ def quick(session: nox.Session) -> None:
     session.run("mypy")
     session.run(*COMMAND, "run", "numpy", "-q")
     words = session.posargs or ["-q", "-n", "2", "--dist", "worksteal"]
-    left_out = [f"--ignore=tests/{room}" for room in LONG]
+    left_out = [f"--ignore=tests/{room}" for room in SLOW_TESTS]
     session.run("pytest", "-m", "not process and not session", *left_out, *words, env=ONE_THREAD)
 
 
