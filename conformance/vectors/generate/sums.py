@@ -63,10 +63,11 @@ def _side_by_side(x: Array, y: Array) -> Array:
     count = np.count_nonzero(x, axis=-1)[..., None]
     totals = _of_lanes(x, y, lanes)
     while lanes > 1:
-        found = np.maximum(found, (totals**2).sum(axis=0) / lanes)
+        within = 3 * SUM_RMS**2 * count / lanes * (totals**2).sum(axis=0)
+        found = np.maximum(found, within + (np.cumsum(totals, axis=0) ** 2).sum(axis=0))
         lanes //= 2
         totals = totals[:lanes] + totals[lanes:]
-    return 3 * SUM_RMS**2 * count * found
+    return found
 
 
 def _of_lanes(x: Array, y: Array, lanes: int) -> Array:
