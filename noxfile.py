@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -250,6 +251,21 @@ def third_party(session: nox.Session) -> None:
         env={**ONE_THREAD, **NARROW},
     )
     session.run("python", "tests/third_party/table.py", *reports)
+
+
+@nox.session
+def site(session: nox.Session) -> None:
+    """The public site in build/site, of reports: `nox -s site -- reports/torch-mha.json --address https://...`.
+
+    Without reports it takes those that `nox -s third_party` has written.
+    """
+    install(session, "-e", ".", *group("site"))
+    source, words = Path("build/site-source"), list(session.posargs)
+    if not any(word.endswith(".json") for word in words):
+        words += [str(path) for target in THIRD_PARTY if (path := REPORTS / f"{target}.json").is_file()]
+    shutil.rmtree(source, ignore_errors=True)
+    session.run("python", "-m", "conformance.telling.site", *words, "--out", str(source))
+    session.run("zensical", "build", "--strict", "--clean", "-f", str(source / "mkdocs.yml"))
 
 
 @nox.session
