@@ -8,11 +8,11 @@ Sums run in the dtype to compute in (GRAD-12).
 from typing import Any, NamedTuple
 
 from mha_core.arrays import cast, compute_dtype, is_traced, known_finite, quiet
-from mha_core.attend import row_blocks
 from mha_core.heads import grouped
 from mha_core.options import Options, Sizes, scale_of
+from mha_core.parts import row_blocks
 from mha_core.result import Array
-from mha_core.softmax import Softmax, attended, means, products
+from mha_core.softmax import Softmax, attended, products, weighted_sums
 from mha_core.sums import Total, summed_to
 from mha_core.values import Values, add_nonfinite, add_nonfinite_of_rows, split_values
 from mha_core.visibility import band_of, columns_of, cut, visible_in
@@ -153,12 +153,14 @@ def _attend_rows_vjp(
     soft, tanh = attended(xp, logits, options, visible, rows, columns)
     weights, d_logits, delta = _through_softmax(xp, soft, operands, sizes, visible)
     d_products = d_logits if tanh is None else d_logits * ((1 - tanh) * (1 + tanh))  # GRAD-7
-    d_query = means(xp, d_products, key, sizes) * scale_of(options, sizes)
+    d_query = weighted_sums(xp, d_products, key, sizes) * scale_of(options, sizes)
     d_value = _to_keys(xp, weights, operands.grad_parts.finite, sizes)
     output = None
     if with_output:
         values = split_values(xp, value)
-        output = add_nonfinite(xp, means(xp, soft.weights, values.finite, sizes), values, visible, sizes)
+        output = add_nonfinite(
+            xp, weighted_sums(xp, soft.weights, values.finite, sizes), values, visible, sizes
+        )
     return HeadGradients(
         query=d_query,
         key=_to_keys(xp, d_products, query, sizes),

@@ -26,7 +26,7 @@ QUICK = settings(
 CONSTANT = ("mask", "q_offset", "kv_lengths", "past_key", "past_value")
 RNG = np.random.default_rng(19)
 NAN, INF = math.nan, math.inf
-attend_module = importlib.import_module("mha_core.attend")
+parts_module = importlib.import_module("mha_core.parts")
 
 # B = 2, H = 4, G = 2, q_len = 5, kv_len = 6, d_k = 3, d_v = 7; in the layer d_q = 4, d_kv = 5, d_vv = 6, d_out = 8
 HEADS = {
@@ -239,8 +239,8 @@ def test_row_blocks_are_the_plain_path(monkeypatch, name, rows):
         options |= {"q_offset": 0}
         wanted = gradients(vjp, lib, arrays, options)
         with monkeypatch.context() as patch:
-            patch.setattr(attend_module, "BLOCK_ELEMENTS", 1)
-            patch.setattr(attend_module, "BLOCK_ROWS", rows)
+            patch.setattr(parts_module, "BLOCK_ELEMENTS", 1)
+            patch.setattr(parts_module, "BLOCK_ROWS", rows)
             assert_close(gradients(vjp, lib, arrays, options), wanted, rtol=1e-5, atol=1e-12)
 
 
