@@ -83,7 +83,37 @@ def longest(np: Any, x: Array) -> float:
 
 def pieces_of(xp: Any, part: Part) -> list[list[Piece]]:
     """A part in pieces, those together that share their query rows and may share masks."""
-    return list(_pieces(xp, part, ()))
+    return [group for entry, at in entries_of(xp, part) for group in _pieces_of_entry(entry, at)]
+
+
+def entries_of(xp: Any, part: Part, at: tuple[Any, ...] = ()) -> Iterator[tuple[Part, tuple[Any, ...]]]:
+    """Small parts of a few batch entries or one large entry each, and where these lie in the batch."""
+    if is_small(part.sizes):
+        yield part, at
+    elif part.sizes.batch:
+        for entry, place in _entries(part):
+            yield from entries_of(xp, entry, (*at, place))
+    else:
+        yield _trimmed(xp, part), at
+
+
+def units_of(part: Part) -> list[tuple[Part, tuple[Any, ...], tuple[Any, ...]]]:
+    """The heads of an entry, one key head at a time or several, and where these lie among query and key heads."""
+    sizes, group = part.sizes, part.sizes.num_heads // part.sizes.num_kv_heads
+    if is_small(sizes):
+        return [(part, (), ())]
+    step = max(1, PART_ELEMENTS // max(1, group * sizes.q_len * sizes.kv_len))
+    some = [slice(n, min(n + step, sizes.num_kv_heads)) for n in range(0, sizes.num_kv_heads, step)]
+    return [(_of_heads(part, n), (slice(n.start * group, n.stop * group),), (n,)) for n in some]
+
+
+def place_in(shape: tuple[int, ...], sizes: Sizes, at: tuple[Any, ...], columns: slice) -> tuple[Any, ...]:
+    """Where what lies at `at` in the batch and among the heads finds its part of a mask or bias of that shape."""
+    if len(shape) < len(sizes.logits):
+        at = ()
+    ones = {int: 0, slice: slice(None)}
+    place = [ones[type(i)] if n == 1 else i for i, n in zip(at, shape, strict=False)]
+    return (*place, ..., slice(None) if shape[-1] == 1 else columns)
 
 
 def row_blocks(sizes: Sizes, whole: bool = False) -> list[slice]:
@@ -106,26 +136,16 @@ def _elements(sizes: Sizes) -> int:
     return math.prod(sizes.batch) * sizes.kv_len * (sizes.num_heads * sizes.q_len + keys)
 
 
-def _pieces(xp: Any, part: Part, at: tuple[Any, ...]) -> Iterator[list[Piece]]:
-    """Along the batch until parts are small, or of one entry, and then by heads and rows."""
-    if is_small(part.sizes):
-        yield [Piece(part, slice(0, part.sizes.q_len), (*at, ...))]
-    elif part.sizes.batch:
-        for entry, place in _entries(part):
-            yield from _pieces(xp, entry, (*at, place))
-    else:
-        yield from _pieces_of_entry(_trimmed(xp, part), at)
-
-
 def _pieces_of_entry(part: Part, at: tuple[Any, ...]) -> Iterator[list[Piece]]:
     """The rows of an entry, for its heads one after the other or for several at once."""
-    options, sizes, group = part.options, part.sizes, part.sizes.num_heads // part.sizes.num_kv_heads
+    options, sizes, units = part.options, part.sizes, units_of(part)
+    if is_small(sizes):
+        yield [Piece(part, slice(0, sizes.q_len), (*at, ...))]
+        return
     banded = options.is_causal or options.window is not None
-    step = max(1, (BAND_ROWS if banded else max(PART_ROWS, PART_ELEMENTS // max(1, sizes.kv_len))) // group)
+    step = BAND_ROWS if banded else max(PART_ROWS, PART_ELEMENTS // max(1, sizes.kv_len))
+    step = max(1, step * sizes.num_kv_heads // sizes.num_heads)
     blocks = [slice(start, min(start + step, sizes.q_len)) for start in range(0, sizes.q_len, step)]
-    step = max(1, PART_ELEMENTS // max(1, group * sizes.q_len * sizes.kv_len))
-    heads = [slice(n, min(n + step, sizes.num_kv_heads)) for n in range(0, sizes.num_kv_heads, step)]
-    units = [_of_heads(part, some) for some in heads]
     shares = min(len(units), -(-PIECES // len(blocks)))
     for rows in blocks:
         for share in range(shares):
@@ -134,10 +154,10 @@ def _pieces_of_entry(part: Part, at: tuple[Any, ...]) -> Iterator[list[Piece]]:
                 Piece(
                     unit,
                     rows,
-                    (*at, slice(some.start * group, some.stop * group), rows, ...),
+                    (*at, *heads, rows, ...),
                     {} if part.own_masks else masks,  # asked of all heads: one alone has none of its own
                 )
-                for unit, some in zip(units[share::shares], heads[share::shares], strict=True)
+                for unit, heads, _ in units[share::shares]
             ]
 
 
