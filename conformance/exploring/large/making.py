@@ -11,7 +11,7 @@ from conformance.running.arrays import library
 from conformance.running.target import Target
 from conformance.vectors.case import Array
 
-BLOCK = 1 << 22
+BLOCK = 1 << 20
 """Numbers that are made at once."""
 KNOWN = ("numpy", "torch", "jax", "array-api-strict")
 
@@ -85,9 +85,9 @@ def host(dtype: str) -> Maker:
     return Maker("numpy", np, None, dtype)
 
 
-def maker(target: Target, device: str | None, dtype: str) -> Maker:
+def maker(target: Target, dtype: str) -> Maker:
     """One for a target's arrays; of a library that is not known NumPy makes them, and the target takes them."""
-    kind = target.array_type
+    kind, device = target.array_type, target.device
     if kind not in KNOWN or kind == "numpy":
         return host(dtype)
     module = library(kind)

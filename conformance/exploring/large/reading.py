@@ -42,7 +42,7 @@ def sentence(call: Large, flat: int, got: Array, want: Wanted) -> str:
 
 
 def _came(call: Large, got: Array, want: Wanted, entry: int, head: int) -> str:
-    if told := _nothing(got):
+    if told := plainly(got):
         return told
     if told := _some_columns(got, want.output[0]):
         return told
@@ -97,7 +97,7 @@ def _weighed(call: Large, got: Array, want: Wanted) -> str:
 
 def _loud(call: Large, got: Array, want: Wanted) -> str:
     """Which of 32 keys of one word are missing, counted twice, or read though they are hidden."""
-    if told := _nothing(got):
+    if told := plainly(got):
         return told
     if told := _some_columns(got[LOUD:], want.output[0][LOUD:]) if len(got) > LOUD + FIELDS else "":
         return told
@@ -123,7 +123,7 @@ def _loud(call: Large, got: Array, want: Wanted) -> str:
 
 
 def _uncounted(got: Array, want: Array) -> str:
-    if told := _nothing(got):
+    if told := plainly(got):
         return f"got {told}"
     column = int(np.argmax(np.abs(got - want)))
     return (
@@ -131,7 +131,8 @@ def _uncounted(got: Array, want: Array) -> str:
     )
 
 
-def _nothing(got: Array) -> str:
+def plainly(got: Array) -> str:
+    """What is no number, or nothing at all; empty where there is more to say."""
     if np.isnan(got).any():
         return "NaN"
     if np.isinf(got).any():
@@ -152,7 +153,7 @@ def _some_columns(got: Array, want: Array) -> str:
 
 
 def _plainly(got: Array) -> str:
-    return _nothing(got) or f"{got[np.argmax(np.abs(got))]:.4g}"
+    return plainly(got) or f"{got[np.argmax(np.abs(got))]:.4g}"
 
 
 def _few(slots: list[int]) -> str:

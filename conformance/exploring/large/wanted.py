@@ -12,8 +12,11 @@ from conformance.exploring.large.seen import shown, span, unmasked
 from conformance.names import REDUCED_POLICIES
 from conformance.vectors.case import Array
 
-ROUNDED = {"float64": 2.0**-20, "float32": 2.0**-14, "float16": 2.0**-8, "bfloat16": 2.0**-6}
+ROUNDED = {"float64": 2.0**-20, "float32": 2.0**-9, "float16": 2.0**-7, "bfloat16": 2.0**-6}
 """What a right program may be off by, of its result: far more than it is, far less than one key of 32."""
+COUNTED = {"float64": 2.0**-20, "float32": 2.0**-14, "float16": 2.0**-8, "bfloat16": 2.0**-6}
+"""The same where keys are counted, of which each may add an error of its own."""
+EACH = 2.0**-27
 REDUCED = 2.0**-6
 NEAR_ZERO = 1 / 16
 """The same where the result is zero, as part of that."""
@@ -31,12 +34,12 @@ class Wanted:
 
 def rounded(call: Large, policy: str) -> float:
     """What a result may be off by, relative to it."""
-    found = ROUNDED[call.dtype]
-    if policy in REDUCED_POLICIES:
-        return max(found, REDUCED)
-    if call.family == "counts" and call.dtype == "float16":  # a weight of one in so many is subnormal there
-        found += 2.0**-24 * call.kv_len
-    return found
+    counts = call.family == "counts"
+    found = COUNTED[call.dtype] if counts else ROUNDED[call.dtype]
+    if counts and call.dtype != "float64":
+        # a weight of one in so many is subnormal in float16
+        found += (2.0**-24 if call.dtype == "float16" else EACH) * call.kv_len
+    return max(found, REDUCED) if policy in REDUCED_POLICIES else found
 
 
 def tolerance(call: Large, policy: str, output: Array) -> Array:

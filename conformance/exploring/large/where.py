@@ -27,13 +27,13 @@ FULL = (
 """What libraries say where memory is full."""
 
 
-def ask(target: Target, call: Large, policy: str, device: str | None) -> Told:
+def ask(target: Target, call: Large, policy: str) -> Told:
     """Asks a target in this process, and reads the answer by the closed form of the call."""
     began = time.perf_counter()
     if refusal := _refusal(target, call):
         return Told("unsupported", refusal)
     try:
-        arguments = given(target, call, maker(target, device, call.dtype))
+        arguments = given(target, call, maker(target, call.dtype))
     except MemoryError as error:
         return Told("memory", first_line(error))
     except Exception as error:
