@@ -8,6 +8,7 @@ from functools import cache
 from conformance.exploring.counter import Dice
 from conformance.exploring.draw import Claims
 from conformance.exploring.large.call import EVERY, LOUD, Large
+from conformance.exploring.large.sampled import affordable
 from conformance.names import SDPA, SDPA_VJP
 
 WIDTHS = ((64, 64), (128, 128), (64, 64), (128, 128), (256, 256), (192, 128), (576, 512), (96, 96))
@@ -195,7 +196,8 @@ def _filled(claims: Claims, call: Large, dice: Dice) -> Large:
     c = replace(call, stream=stream)
     if c.gradients:
         c = replace(c, lse=False)
-        return replace(c, members=2, strided=dice.chance(60)) if kind < 75 else replace(c, family="sampled")
+        sampled = replace(c, family="sampled")
+        return sampled if kind >= 75 and affordable(sampled) else replace(c, members=2, strided=dice.chance(60))
     counted = {"": 0, "k": c.batch * c.kv_len, "q": c.q_len * c.kv_len}[c.mask]
     if kind < 15 and counted <= MOST_COUNTED:
         return replace(c, family="counts", levels=dice.choice((1, 4)))

@@ -223,7 +223,10 @@ class _Rows:
         entry, head, row = place(self._call, flat)
         first, end = span(self._call, entry, row)
         found = {"entry": entry, "head": head, "query": row, "seen": end - first}
-        return found if self._counts is not None else {"key": slot, **found}
+        if self._counts is not None:
+            return found
+        sides = {"before": slot == first - 1, "first": slot == first, "last": slot == end - 1, "behind": slot == end}
+        return {"key": slot, **found, **{name: x.astype(np.int64) for name, x in sides.items()}}
 
 
 def _plain(output: Array) -> Wanted:

@@ -8,6 +8,11 @@ import numpy as np
 from conformance.vectors.case import Array
 
 TILES = (2, 4, 8, 16, 32, 48, 64, 80, 96, 128, 192, 256, 512, 1024, 2048, 4096, 65_536)
+SIDES = {
+    "before": "the key before the first in sight", "first": "the first key in sight",
+    "last": "the last key in sight", "behind": "the key behind the last in sight",
+}  # fmt: skip
+"""Attributes that are one or zero, and what one says."""
 WORDS = {"entry": "entry", "head": "head", "query": "query", "key": "key", "seen": "keys in sight"}
 
 
@@ -64,6 +69,10 @@ def _best(
 
 def _conditions(name: str, wrong: Array, right: Array) -> Iterator[tuple[str, "Test"]]:
     """Conditions on one attribute that all of the wrong rows meet, the plainest first."""
+    if name in SIDES:
+        if wrong.all():
+            yield SIDES[name], Test(1, 1)
+        return
     word = WORDS[name]
     low, high = int(wrong.min()), int(wrong.max())
     if low == high and low > 0:

@@ -1,10 +1,12 @@
 """A wrong row as a sentence: which key came in place of the one that was asked for."""
 
+import warnings
+
 import numpy as np
 
 from conformance.exploring.large.asked import place
 from conformance.exploring.large.call import LOUD, Large
-from conformance.exploring.large.contents import FIELDS, PLACES
+from conformance.exploring.large.contents import FIELDS, PLACES, fields
 from conformance.exploring.large.wanted import Wanted
 from conformance.vectors.case import Array
 
@@ -13,15 +15,23 @@ OFF = 0.125
 SHARE = 0.25
 """How far the weight of a key may be off, as part of it, before it is said to be another one."""
 NAMED = 3
+MIXTURE = "a mixture of other keys, as if what was asked were not there"
+OTHERS = "other keys, as if what was asked were not there"
 
 
 def flagged(call: Large, got: Array, want: Wanted) -> Array:
     """The keys of each wrong row whose weights are wrong, [rows, members]; all that it asks for if none shows."""
     if call.members == LOUD:
-        weights = got[:, :LOUD] * np.maximum(want.seen.sum(axis=1), 1)[:, None]
-        off = ~(np.abs(weights - want.seen) <= SHARE)
+        missing, twice, hidden = _kinds(got[:, :LOUD], want.seen)
+        off = missing | twice | hidden
         telling = off.any(axis=1) & ~off.all(axis=1)
         return np.where(telling[:, None], off, want.seen | ~want.seen.any(axis=1, keepdims=True))
+    if call.members == 2:
+        weights, told = _weights(call, got, want)
+        due = want.seen / np.maximum(want.seen.sum(axis=1, keepdims=True), 1)
+        heavy = weights - due > SHARE / 4
+        telling = told & heavy.any(axis=1)
+        return np.where(telling[:, None], heavy, want.seen | ~want.seen.any(axis=1, keepdims=True))
     return want.seen | ~want.seen.any(axis=1, keepdims=True)
 
 
@@ -52,7 +62,7 @@ def _came(call: Large, got: Array, want: Wanted, entry: int, head: int) -> str:
     if call.members == 2 and (told := _weighed(call, got, want)):
         return told
     if np.abs(digits - np.rint(digits)).max() > OFF:
-        return "a mixture of keys"
+        return MIXTURE
     address = [
         int(sum(round(digits[1 + PLACES * n + k]) * 16**k for k in range(PLACES))) for n in range(3)
     ]
@@ -63,7 +73,7 @@ def _came(call: Large, got: Array, want: Wanted, entry: int, head: int) -> str:
     if of != entry:
         words.append(f"of entry {of}")
     if slot >= call.kv_len or owner >= call.groups or of >= call.batch:
-        return "a mixture of keys"
+        return MIXTURE
     return " ".join(words)
 
 
@@ -74,25 +84,31 @@ def _apart(slot: int, want: Wanted) -> str:
     return f" ({abs(slot - asked)} {'later' if slot > asked else 'earlier'})"
 
 
-def _weighed(call: Large, got: Array, want: Wanted) -> str:
-    """How two keys of one word are mixed."""
-    from conformance.exploring.large.contents import fields
-
+def _weights(call: Large, got: Array, want: Wanted) -> tuple[Array, Array]:
+    """What the two keys of a word weigh in each row, and whether the row is a mixture of them at all."""
     one, other = (
-        np.array([int(np.ravel(x)[0]) for x in fields(call, slot, slot * 0, slot * 0, slot * 0)], float)
+        np.stack(fields(call, slot, slot * 0, slot * 0, slot * 0), axis=-1).astype(float)
         for slot in (want.slots[:, n] for n in range(2))
     )
-    turn = [n for n in range(len(got)) if 1 <= n % FIELDS <= PLACES]
-    step = (other - one)[turn]
-    if not step.any():
-        return ""
-    share = float((got[turn] - one[turn]) @ step / (step @ step))
-    if np.abs(got[turn] - one[turn] - share * step).max() > OFF or not -0.1 < share < 1.1:
+    turn = [n for n in range(got.shape[-1]) if 1 <= n % FIELDS <= PLACES]
+    step, rest = (other - one)[:, turn], (got - one)[:, turn]
+    size = (step**2).sum(axis=1)
+    with np.errstate(all="ignore"):
+        share = (rest * step).sum(axis=1) / np.where(size > 0, size, 1)
+        off = np.abs(rest - share[:, None] * step).max(axis=1)
+    told = (size > 0) & (off <= OFF) & (np.abs(share - 0.5) < 0.6)
+    return np.stack([1 - share, share], axis=-1), told
+
+
+def _weighed(call: Large, got: Array, want: Wanted) -> str:
+    """How the two keys of a word are mixed."""
+    weights, told = _weights(call, got[None], want)
+    if not told[0]:
         return ""
     hidden = [int(slot) for slot, seen in zip(want.slots[0], want.seen[0], strict=True) if not seen]
-    weights = 1 - share, share
-    told = " and ".join(f"{w:.2g} of key {int(s)}" for w, s in zip(weights, want.slots[0], strict=True))
-    return told + (f", and key {hidden[0]} is hidden" if hidden and hidden[0] < call.kv_len else "")
+    shares = zip(weights[0], want.slots[0], strict=True)
+    mixed = " and ".join(f"{weight:.2g} of key {int(slot)}" for weight, slot in shares)
+    return mixed + (f", and key {hidden[0]} is hidden" if hidden and hidden[0] < call.kv_len else "")
 
 
 def _loud(call: Large, got: Array, want: Wanted) -> str:
@@ -101,25 +117,30 @@ def _loud(call: Large, got: Array, want: Wanted) -> str:
         return told
     if told := _some_columns(got[LOUD:], want.output[0][LOUD:]) if len(got) > LOUD + FIELDS else "":
         return told
-    mass = got[LOUD]
-    weights, seen, slots = got[:LOUD], want.seen[0], want.slots[0]
-    others = float(np.median(weights[seen]))
-    kinds: dict[str, list[int]] = {}
-    for weight, shown, slot in zip(weights, seen, slots, strict=True):
-        if shown and abs(weight) < SHARE * others:
-            kinds.setdefault("missing", []).append(int(slot))
-        elif shown and others > 0 and weight > (2 - SHARE) * others:
-            kinds.setdefault("counted twice" if weight < 2.5 * others else "too heavy", []).append(int(slot))
-        elif not shown and weight > SHARE * others:
-            kinds.setdefault("read though hidden", []).append(int(slot))
+    words = "missing", "counted twice", "read though hidden"
+    kinds = {
+        word: [int(slot) for slot in want.slots[0][there[0]]]
+        for word, there in zip(words, _kinds(got[None, :LOUD], want.seen), strict=True)
+        if there.any()
+    }
     told = [
         f"{'key' if len(found) == 1 else 'keys'} {_few(found)} {kind}" for kind, found in kinds.items()
     ]
     if told:
         return ", ".join(told)
-    if abs(mass - 1) > OFF / 2:
-        return f"mass {mass:.2g}"
-    return "keys of another word, head or entry"
+    if abs(got[LOUD] - 1) > OFF / 2:
+        return f"mass {got[LOUD]:.2g}"
+    return OTHERS
+
+
+def _kinds(weights: Array, seen: Array) -> tuple[Array, Array, Array]:
+    """Which keys of 32 are missing, weigh twice what the others do, or are read though they are hidden."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of rows that see nothing
+        due = np.where(seen.any(axis=1), np.nanmedian(np.where(seen, weights, np.nan), axis=1), 0)[:, None]
+    there = due > 0
+    missing = there & seen & (np.abs(weights) < SHARE * due)
+    return missing, there & seen & (weights > (2 - SHARE) * due), ~seen & (weights > SHARE * due) & there
 
 
 def _uncounted(got: Array, want: Array) -> str:

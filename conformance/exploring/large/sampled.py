@@ -20,9 +20,12 @@ from conformance.vectors.case import Array
 
 PAIRS = 1 << 20
 """Pairs of a query and a key that are judged, in all."""
-BACKWARD = 1 << 18
+BACKWARD = 1 << 16
 PLACES = 6
 """Heads of entries of which rows are judged."""
+NUMBERS = 1 << 25
+"""Numbers of the keys and values of these, in all; of gradients, whose roundings are drawn many times, fewer."""
+BACKWARD_NUMBERS = 1 << 21
 ROWS = 16
 EDGES = (0, 255, 256, 65_535, 65_536)
 """Entries and heads on whose sides programs go wrong."""
@@ -40,16 +43,22 @@ class Sample:
 def samples(call: Large) -> tuple[Sample, ...]:
     """Which rows are judged: the first, the last, both sides of edges, and others."""
     dice = Dice("samples", call.stream, call.batch, call.heads)
-    pairs = BACKWARD if call.gradients else PAIRS
+    pairs, numbers = (BACKWARD, BACKWARD_NUMBERS) if call.gradients else (PAIRS, NUMBERS)
     every = max(pairs // call.kv_len, 1)
+    most = max(numbers // (call.kv_len * (call.d_k + call.d_v)), 1)
     entries = _edges(dice, call.batch, EDGES, PLACES)
     heads = _edges(dice, call.heads, EDGES, PLACES)
-    count = min(PLACES, max(call.batch, call.heads), call.batch * call.heads, every)
+    count = min(PLACES, max(call.batch, call.heads), call.batch * call.heads, every, most)
     found = []
     for n in range(count):
         rows = _edges(dice, call.q_len, (n + k for n in TILES for k in (-1, 0)), min(ROWS, max(every // count, 1)))
         found.append(Sample(entries[n % len(entries)], heads[(n + n // len(entries)) % len(heads)], rows))
     return tuple(dict.fromkeys(found))
+
+
+def affordable(call: Large) -> bool:
+    """Whether rows of a call can be judged in seconds."""
+    return not call.gradients or call.kv_len * (call.d_k + call.d_v) <= BACKWARD_NUMBERS
 
 
 def _edges(dice: Dice, size: int, edges: Iterable[int], most: int) -> tuple[int, ...]:
