@@ -10,12 +10,14 @@ from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
 from conformance.cli.interrupts import interrupted, interruptible
 from conformance.cli.running import FILE, request_of
 from conformance.errors import UsageError
+from conformance.exploring.large.search import LargeFound, LargeTally
 from conformance.exploring.search import Event, Found, Judged
 from conformance.exploring.sizes import SIZES
 from conformance.running import runner
 from conformance.running.baseline import read_baseline
 from conformance.telling.exploration import FAILURES, SECONDS, Exploration, Outputs, Wanted, drawn_seed
 from conformance.telling.explored import Progress, found_lines, last_line
+from conformance.telling.large import left_out
 from conformance.telling.text import MESSAGE, console, plain, shorten
 
 
@@ -24,6 +26,7 @@ from conformance.telling.text import MESSAGE, console, plain, shorten
         "explore my_attention.py:attention",
         "explore my_attention.py:attention --seconds 20 --dtype float32 --save failures",
         "explore --command 'node impl.js' --seed 7 --cases 500",
+        "explore my_attention.py:attention --size large --memory 8",
     )
 )
 @click.argument("target", required=False)
@@ -43,10 +46,11 @@ from conformance.telling.text import MESSAGE, console, plain, shorten
 @click.option(
     "--size", default="kernel", show_default=True, metavar="|".join(SIZES),
     help="With small up to 130 keys; with kernel up to 8,192, widths to 576 and 65,537 batch entries; "
-    "large is not available yet.",
+    "with large production sizes, whose answers are known in closed form.",
 )  # fmt: skip
 @click.option(
-    "--memory", type=float, metavar="GIB", help="Memory for --size large, which is not available yet."
+    "--memory", type=float, metavar="GIB",
+    help="Memory that a call of --size large may take; by default a quarter of what is free on the device.",
 )
 @click.option(
     "--max-failures", "failures", type=int, default=FAILURES, show_default=True, metavar="N",
@@ -154,7 +158,7 @@ def _explored(exploration: Exploration, quiet: bool, verbose: bool) -> int:
         with progress:
             for event in exploration.events(progress.echo if verbose else None, progress.begin):
                 progress.show(event)
-                if isinstance(event, Found) and not quiet:
+                if isinstance(event, Found | LargeFound) and not quiet:
                     progress.pause()
                     _print(out, found_lines(event, exploration.snippet(event) if verbose else ""))
     finally:
@@ -162,6 +166,8 @@ def _explored(exploration: Exploration, quiet: bool, verbose: bool) -> int:
         if exploration.started:
             if written and not quiet:
                 _print(out, [f"wrote {', '.join(written)}"])
+            if isinstance(exploration.tally, LargeTally) and not quiet:
+                _print(out, left_out(exploration.tally, exploration.memory))
             _print(out, [last_line(exploration)])
     report = exploration.report()
     if not report.executed:

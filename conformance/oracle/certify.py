@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.dtypes import cast
+from conformance.dtypes import cast, same_numbers
 from conformance.judging.judge import judge, measured
 from conformance.judging.measure import Measure, allowed
 from conformance.judging.verdict import Judgement
@@ -209,9 +209,7 @@ def certify(
 
 def _changes(array: Array, dtype: str) -> bool:
     """Whether some number is another one in a dtype."""
-    return array.dtype.kind == "f" and not np.array_equal(
-        cast(array, dtype).astype(np.float64), array, equal_nan=True
-    )
+    return array.dtype.kind == "f" and not same_numbers(cast(array, dtype).astype(np.float64), array)
 
 
 def _admit(found: Certified) -> None:

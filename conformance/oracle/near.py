@@ -159,10 +159,12 @@ def lost(*factors: Array) -> Array:
 
 def _all_zero(x: Array, y: Array, products: Array) -> Bools:
     """Where every product of a sum has a factor that is zero: none has underflowed."""
+    found: Bools = products == 0
+    if not found.any():
+        return found
     least = [np.where(z > 0, z, np.inf) for z in (x, y)]
     smallest = least[0].min(axis=-1, keepdims=True, initial=np.inf) * least[1].min(initial=np.inf)
-    found: Bools = (products == 0) & (smallest >= TINY)
-    return found
+    return found & (smallest >= TINY)
 
 
 def _sum(*errors: Array | None) -> Array:

@@ -10,7 +10,12 @@ CGROUP = Path("/sys/fs/cgroup")
 
 def allowance() -> float:
     """Bytes that a process may take from now on; without limit where the system does not tell."""
-    return SHARE * min(_free(), _free_in_group())
+    return SHARE * free()
+
+
+def free() -> float:
+    """Bytes of memory that nobody holds; without limit where the system does not tell."""
+    return min(_free(), _free_in_group())
 
 
 def resident(pid: int) -> int:

@@ -286,10 +286,14 @@ def environment(inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def worker_command(
-    source: str, operation: str | None, device: str | None, path: Iterable[str] = ()
+    source: str,
+    operation: str | None,
+    device: str | None,
+    path: Iterable[str] = (),
+    module: str = "conformance.running.worker",
 ) -> list[str]:
-    """What starts a worker for a Python target."""
-    command = [sys.executable, "-P", "-m", "conformance.running.worker"]
+    """What starts a worker for a Python target; `module` is one that knows more messages."""
+    command = [sys.executable, "-P", "-m", module]
     if operation:
         command += ["--op", operation]
     if device:

@@ -50,6 +50,7 @@ class Target:
     give: Callable[[Array], Any]  # NumPy -> the target's arrays
     take: Callable[[Any], Array]  # and back
     own_arrays: bool  # give is the target's own: what it gives need not be readable
+    device: str | None = None  # where its arrays are made; None = the library's default
 
 
 def implementations() -> dict[str, str]:
@@ -260,6 +261,7 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
         give=own or giver(array_type, wanted_device),
         take=(lambda returned: take(back(returned))) if back else take,
         own_arrays=own is not None,
+        device=wanted_device,
     )
 
 

@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -33,7 +33,11 @@ from conformance.running.target import Target, load, reachable
 from conformance.running.words import first_line
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+Other = Callable[[Target, Message], Message]
+"""Answers a message of another kind, which this protocol does not know."""
+
+
+def main(arguments: Sequence[str] | None = None, others: Mapping[str, Other] | None = None) -> int:
     """Serves one target until it is told to stop or nobody listens any more."""
     parser = argparse.ArgumentParser(prog="python -m conformance.running.worker", description=__doc__)
     parser.add_argument("target")
@@ -47,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines, answers = _take_over_streams()
     warnings.filterwarnings("ignore", category=RuntimeWarning)
     with answers:
-        return serve(lines, answers, asked.target, asked.op, asked.device)
+        return serve(lines, answers, asked.target, asked.op, asked.device, others)
 
 
 def _take_over_streams() -> tuple[BinaryIO, BinaryIO]:
@@ -61,7 +65,14 @@ def _take_over_streams() -> tuple[BinaryIO, BinaryIO]:
     return lines, answers
 
 
-def serve(lines: BinaryIO, answers: BinaryIO, source: str, operation: str | None, device: str | None) -> int:
+def serve(
+    lines: BinaryIO,
+    answers: BinaryIO,
+    source: str,
+    operation: str | None,
+    device: str | None,
+    others: Mapping[str, Other] | None = None,
+) -> int:
     """Answers one message after another; 0 at the end, 2 if the target cannot be started."""
     target: Target | None = None
     previous = Previous()
@@ -78,6 +89,8 @@ def serve(lines: BinaryIO, answers: BinaryIO, source: str, operation: str | None
                 reply = answer_message(
                     str(message.get("id", "")), _run(target, check(message, "run"), previous)
                 )
+            elif others and command in others and target is not None:
+                reply = others[command](target, message)
             else:
                 raise ProtocolError(
                     f"cmd: wanted {'start' if target is None else 'run or stop'}, got {command!r}"

@@ -11,6 +11,8 @@ from typing import Any
 from conformance.errors import UsageError
 from conformance.exploring.draw import Claims, draw, needs
 from conformance.exploring.entries import MANY
+from conformance.exploring.large import call
+from conformance.exploring.large.search import LargeFound, LargeTally
 from conformance.exploring.recipe import TOKEN, Recipe, read_token
 from conformance.exploring.said import line, snippet
 from conformance.exploring.saved import case_file, write_case
@@ -26,6 +28,7 @@ from conformance.running.isolated import Isolated
 from conformance.running.nearest import known
 from conformance.running.runner import TIMEOUT, Request, isolated, start
 from conformance.telling import summary
+from conformance.telling.large import LargeTrials
 from conformance.telling.junit import junit as junit_text
 from conformance.telling.outfile import OutFile, check_apart, files_of
 from conformance.telling.record import library_versions
@@ -66,19 +69,24 @@ class Wanted:
 
     def __post_init__(self) -> None:
         known("size", self.size, SIZES)
-        if self.size == "large":
-            raise UsageError(
-                "--size large is not available yet: give --size kernel, which goes to 8,192 keys and 65,537 entries"
-            )
         if not self.seconds > 0:
             raise UsageError(f"--seconds must be more than 0, got {self.seconds:g}")
         for name, number in (("cases", self.cases), ("max-failures", self.failures)):
             if number is not None and number < 1:
                 raise UsageError(f"--{name} must be 1 or more, got {number}")
-        if self.memory is not None:
-            raise UsageError("--memory goes with --size large, which is not available yet: leave it out")
+        if self.memory is not None and not self.large:
+            raise UsageError(f"--memory goes with --size large, not with {self.size}: leave it out")
+        if self.memory is not None and not self.memory > 0:
+            raise UsageError(f"--memory must be more than 0 GiB, got {self.memory:g}")
+        if self.save is not None and self.large:
+            raise UsageError("--save keeps calls of small and kernel size: one of --size large is its token")
         if self.replay is not None:
-            read_token(self.replay)
+            call.read_token(self.replay) if call.is_token(self.replay) else read_token(self.replay)
+
+    @property
+    def large(self) -> bool:
+        """Whether calls have production size; a token says it itself."""
+        return call.is_token(self.replay) if self.replay is not None else self.size == "large"
 
     @property
     def budget(self) -> Budget:
@@ -200,6 +208,8 @@ class Exploration:
         self.request, self.wanted, self._command = request, wanted, tuple(command)
         if wanted.save is not None:
             _folder(wanted.save)
+        if wanted.large and request.baseline is not None:
+            raise UsageError("--baseline knows calls of small and kernel size: leave it out with --size large")
         for entry in request.baseline.entries if request.baseline else ():
             if not entry.case.startswith(TOKEN):
                 raise UsageError(
@@ -212,18 +222,23 @@ class Exploration:
         check_apart([file for file, _ in self._files], (("target", path) for path in files_of(words)))
         self.hello: Hello | None = None
         self.policy = request.accuracy or "eager"
-        self.tally = Tally()
+        self._tally = Tally()
+        self.tally: Tally | LargeTally = LargeTally() if wanted.large else self._tally
+        self.memory = 0.0  # bytes that a call of production size may take
         self._rows: list[Row] = []
         self.saved: list[Path] = []
 
     def events(
         self, echo: Callable[[str], None] | None = None, ready: Callable[[], None] | None = None
-    ) -> Generator[Event, None, None]:
+    ) -> Generator[Event | LargeFound, None, None]:
         """Draws until the budget is spent; calls `ready` once the target has started.
 
         Raises:
             UsageError: the target does not start, or claims nothing that is wanted.
         """
+        if isinstance(self.tally, LargeTally):
+            yield from self._large(self.tally, echo, ready)
+            return
         asker, hello = start(self.request, echo)
         self.policy = self.request.accuracy or hello.accuracy
         another = partial(isolated, self.request, echo) if isinstance(asker, Isolated) else None
@@ -242,6 +257,36 @@ class Exploration:
             trials.kill()
             raise
         trials.restart()
+
+    def _large(
+        self, tally: LargeTally, echo: Callable[[str], None] | None, ready: Callable[[], None] | None
+    ) -> Generator[Judged | LargeFound, None, None]:
+        trials = LargeTrials(self.request, echo)
+        try:
+            self.policy = self.request.accuracy or trials.hello.accuracy
+            claims = self.claims(trials.hello)
+            trials.settle(self.wanted.memory)
+            self.memory, self.hello = trials.memory, trials.hello
+            if self.wanted.replay is not None:
+                events = trials.replayed(self.wanted.replay, claims, self.policy, tally)
+            else:
+                events = trials.drawn(claims, self.policy, self.wanted.seed, self.wanted.budget, tally)
+            if ready is not None:
+                ready()
+            with closing(events):
+                for event in events:
+                    known = event.known if isinstance(event, Judged) else ""
+                    row = event.row
+                    if known:
+                        row = replace(row, message=f"the same failure as {known}: {row.message}")
+                    self._rows.append(self._seen(row))
+                    if isinstance(event, LargeFound):
+                        self._write_report()
+                    yield event
+        except BaseException:
+            trials.kill()
+            raise
+        trials.close()
 
     def claims(self, hello: Hello) -> Claims:
         """What is drawn from.
@@ -265,6 +310,8 @@ class Exploration:
         if wanted and not wanted & set(hello.features):
             raise UsageError(f"{source} does not claim {', '.join(sorted(wanted))}: nothing is left to draw")
         claims = Claims(operations, frozenset(hello.features), dtypes, self.wanted.size, wanted)
+        if self.wanted.large:
+            return claims
         if self.wanted.replay:
             self._check_replay(read_token(self.wanted.replay), claims)
         if not self.wanted.replay and all(draw(claims, self.wanted.seed, n) is None for n in range(64)):
@@ -272,7 +319,7 @@ class Exploration:
         return claims
 
     def _drawn(self, trials: Trials, claims: Claims) -> Generator[Event, None, None]:
-        yield from searched(trials, claims, self.wanted.seed, self.wanted.budget, self.tally)
+        yield from searched(trials, claims, self.wanted.seed, self.wanted.budget, self._tally)
 
     def _ask_known(self, trials: Trials, claims: Claims) -> None:
         """Asks the calls of the baseline: what fails is known from now on, and so is what fails in the same way."""
@@ -284,7 +331,7 @@ class Exploration:
                 )
             self._rows.append(self._seen(replace(tried.row, case=entry.case)))
             if tried.failed and entry.reason.strip():
-                self.tally.found.append(examine(trials, claims, tried, entry.case))
+                self._tally.found.append(examine(trials, claims, tried, entry.case))
 
     def _seen(self, row: Row) -> Row:
         return self.request.baseline.seen(row) if self.request.baseline else row
@@ -302,17 +349,17 @@ class Exploration:
 
     def _replayed(self, trials: Trials, claims: Claims) -> Generator[Event, None, None]:
         recipe = read_token(self.wanted.replay or "")
-        self.tally.drawn = 1
+        self._tally.drawn = 1
         name = "explore/replayed"
         tried = trials.ask(recipe, name)
         if tried.row is None:
             raise UsageError("--replay: no expected value is derived for the call of this token")
-        self.tally.judged = int(tried.row.verdict != "unsupported")
+        self._tally.judged = int(tried.row.verdict != "unsupported")
         if not tried.failed:
             yield Judged(tried.row)
             return
         found = examine(trials, claims, tried, name)
-        self.tally.found.append(found)
+        self._tally.found.append(found)
         yield found
 
     def _taken(self, event: Event) -> Event:
@@ -357,8 +404,10 @@ class Exploration:
             self.request.source, self.policy, self.snippet(found),
         )  # fmt: skip
 
-    def snippet(self, found: Found) -> str:
-        """A program that shows the failure without the suite."""
+    def snippet(self, found: Found | LargeFound) -> str:
+        """A program that shows the failure without the suite; none at production size, where a token says more."""
+        if isinstance(found, LargeFound):
+            return ""
         library = next(iter(self.hello.environment), "numpy") if self.hello else "numpy"
         return snippet(found.reduced if found.fresh else found.drawn, self.request.source, library)
 

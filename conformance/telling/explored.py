@@ -8,6 +8,8 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from conformance.exploring.large.asking import GIB
+from conformance.exploring.large.search import LargeFound, LargeTally
 from conformance.exploring.search import Event, Found, Judged
 from conformance.telling.exploration import Exploration
 from conformance.telling.progress import row_text
@@ -19,7 +21,7 @@ EVERY = 10.0
 """Seconds between two lines where there is no terminal."""
 
 
-def found_lines(found: Found, snippet: str = "") -> list[str]:
+def found_lines(found: Found | LargeFound, snippet: str = "") -> list[str]:
     """A distinct failure: what failed, the smallest call, what it takes, the diagnosis, the token."""
     row = found.row
     assert row is not None
@@ -70,13 +72,15 @@ def last_line(exploration: Exploration) -> str:
     if again:
         parts.append(f"{again} more fail in the same ways")
     if tally.unjudged:
-        parts.append(f"{tally.unjudged} without a bound")
+        parts.append(f"{tally.unjudged} {'left out' if isinstance(tally, LargeTally) else 'without a bound'}")
     if tally.unclaimed:
         parts.append(f"{tally.unclaimed} not claimed")
     refused = exploration.report().summary.get("unsupported", 0)
     if refused:
         parts.append(f"{refused} unsupported")
     again_by = f"--replay {wanted.replay}" if wanted.replay else f"--seed {wanted.seed} --size {wanted.size}"
+    if isinstance(tally, LargeTally):
+        again_by += f" --memory {exploration.memory / GIB:.1f}"
     return f"{', '.join(parts)}; {again_by}"
 
 
@@ -112,6 +116,8 @@ class Progress:
         wanted = self._exploration.wanted
         if not self._quiet:
             drawn = f"draws from seed {wanted.seed}, size {wanted.size}"
+            if wanted.large:
+                drawn += f", up to {self._exploration.memory / GIB:.1f} GiB a call"
             what = "replays a token" if wanted.replay else drawn
             self._console.print(plain(what, "dim"), soft_wrap=True)
 
@@ -120,7 +126,7 @@ class Progress:
         if self._bar is not None:
             self._bar.refresh()
 
-    def show(self, event: Event) -> None:
+    def show(self, event: Event | LargeFound) -> None:
         """Shows one event."""
         tally = self._exploration.tally
         said = f"{tally.judged} judged, {counted(len(tally.found), 'failure')}"

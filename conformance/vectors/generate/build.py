@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.defects.call import Call
 from conformance.defects.checks import CHECKS
-from conformance.dtypes import cast, dtype_name
+from conformance.dtypes import cast, dtype_name, same_numbers
 from conformance.names import DTYPES, FEATURES, MHA_VJP, OPTION_FEATURES, POLICIES, SDPA_VJP
 from conformance.vectors.case import Array, Bound, Case, Golden
 from conformance.vectors.generate.approximate import Approximation, approximate
@@ -40,6 +40,8 @@ class Values:
 BALLS = Values(lambda problem, a, wanted, _: golden(problem, a, wanted)[0], golden_gradients)
 """In ball arithmetic: what the vectors hold."""
 
+AT_FIRST = 64
+"""Keys that are looked at before all of them."""
 KEPT_BITS = 8
 """Significant bits of a stored W or s: enough for a tolerance, few enough to be the same on every machine."""
 
@@ -206,7 +208,7 @@ def _gradients(
         whole, bias_shape = {"query": shapes["query"]}, (1, 1)
         shapes = {name: _reduced(shape, name, draft.rows) for name, shape in whole.items()}
     exact = values.gradients(problem, approximation, bias_shape, tuple(shapes))
-    sensitivity = Sensitivity(problem, approximation, bias_shape, draft.id)
+    sensitivity = Sensitivity(problem, approximation, bias_shape, draft.id, draft.rows is not None)
 
     def limits_of(policy: Policy) -> dict[str, Limits]:
         limits = {name: x for name, x in sensitivity.limits(policy).items() if name in shapes}
@@ -292,7 +294,7 @@ def _stored(array: Array) -> Array:
         return array
     for dtype in ("float16", "float32"):
         narrow = cast(array, dtype)
-        if np.array_equal(narrow.astype(np.float64), array, equal_nan=True):
+        if same_numbers(narrow.astype(np.float64), array):
             return narrow
     return array
 
@@ -306,7 +308,7 @@ def _inexact(draft: Draft) -> dict[str, str]:
             continue
         for name, array in draft.inputs.items():
             held = cast(array, draft.dtype_of.get(name, dtype)) if array.dtype.kind == "f" else array
-            if array.dtype.kind == "f" and not np.array_equal(held.astype(np.float64), array, equal_nan=True):
+            if array.dtype.kind == "f" and not same_numbers(held.astype(np.float64), array):
                 excluded[dtype] = f"{name} is not exact in {dtype}"
                 break
     return excluded
@@ -421,7 +423,10 @@ def _rms_applies(problem: Problem, a: Approximation) -> bool:
     """
     several = bool((problem.visible.sum(axis=-1) > 1).any())
     key = finite(a.key)
-    varied = bool((np.abs(key - key[..., :1, :]) > FINEST * np.abs(key).max(initial=0.0)).any())
+    least = FINEST * np.abs(key).max(initial=0.0)
+    varied = any(  # the first few tell, as a rule
+        bool((np.abs(part - key[..., :1, :]) > least).any()) for part in (key[..., :AT_FIRST, :], key)
+    )
     return several and varied
 
 

@@ -15,12 +15,14 @@ from conformance.vectors.generate.problem import Array, Limits, Problem, finite
 
 
 class Sensitivity:
-    """What roundings do to the gradients of one call, whatever their size."""
+    """What roundings do to the gradients of one call, whatever their size; `of_query`: to that of the query alone."""
 
-    def __init__(self, problem: Problem, a: Approximation, bias_shape: tuple[int, ...], seed: str) -> None:
+    def __init__(
+        self, problem: Problem, a: Approximation, bias_shape: tuple[int, ...], seed: str, of_query: bool = False
+    ) -> None:
         self._problem, self._a, self._bias_shape = problem, a, bias_shape
         self._backward = backward(problem, a)
-        self._responses = Responses(problem, a, bias_shape, seed)
+        self._responses = Responses(problem, a, bias_shape, seed, of_query and not problem.layer)
 
     def limits(self, policy: Policy) -> dict[str, Limits]:
         """W and s by argument name, batch axes flattened."""
@@ -34,7 +36,7 @@ class Sensitivity:
         # what underflow may cost is no matter of chance, and stays out of the quadrature
         return {
             name: (worst[name], rms[name] + beyond.get(name, 0.0) + (worst[name] - without[name]))
-            for name in worst
+            for name in rms
         }
 
 

@@ -20,12 +20,14 @@ def simulate(
     from_output: bool,
     coherence: Array,
     alike: Alike | None = None,
+    of_query: bool = False,
 ) -> dict[str, Array]:
     """Every gradient by argument name, [draws, ...]; batch axes flattened as in problem.inputs.
 
     Delta is made of the stored output, or else of the products of weights and their gradients. `coherence` is that of
     sums over the keys of a row, [B, H, rows, 1]. `alike` says which weights, of whatever rows, have one error where
-    they are stored or are operands; without it each has its own.
+    they are stored or are operands; without it each has its own. `of_query` asks for the gradient of the query alone,
+    which comes first, so that its roundings are the same.
     """
     given = {name: finite(x)[None] for name, x in problem.inputs.items()}
     exact = {name: noise.holds(x[0]) for name, x in given.items()}
@@ -67,6 +69,8 @@ def simulate(
 
     new = slice(problem.kv_len - problem.inputs["key"].shape[-2], None)
     d_query = noise.store(noise.eager(noise.product(d_scores, key)))
+    if of_query and not problem.layer:
+        return {"query": d_query}
     d_key = noise.eager(noise.product(d_scores.swapaxes(*_T), query))
     transposed = None if alike is None else alike.transposed
     kept = noise.store(weights, alike).swapaxes(*_T)
