@@ -21,6 +21,8 @@ EDGES = (1, 2, 3, 5, 15, 16, 17, 31, 32, 33, 63, 64, 65, 96, 127, 128, 129, 130)
 """Lengths at and beside the edges of tiles."""
 WORK = 2**22
 """Products of two numbers that a small call takes at most, where the problem admits so small a one."""
+NUMBERS = 2**18
+"""Numbers in the keys and values of a small call: entries and heads are few where they are wide."""
 ELEMENTS = 2**22
 """Numbers in the operands of the problem's own size; batch and heads are cut to it."""
 KEYS = 2**15
@@ -171,10 +173,16 @@ class Draw:
         p, s = self._problem, self._problem.sizes
         batch = dice.between(1, 3) if "batch" in p.free else s.batch
         heads, groups = s.heads, s.kv_heads
+        share = s.heads // s.kv_heads
         if "heads" in p.free and not p.layer:
-            share = s.heads // s.kv_heads
             groups = dice.between(1, 3) if s.kv_heads > 1 else 1
-            heads = groups * (share if share < 5 else dice.choice((share, 2, 4)))
+            share = share if share < 5 else dice.choice((share, 2, 4))
+            heads = groups * share
+        many = max(NUMBERS // max((p.multiple if p.tied else s.kv_len if "kv_len" not in p.free else 1) * (s.d_k + s.d_v), 1), 1)
+        batch = min(batch, many) if "batch" in p.free else batch
+        while "heads" in p.free and not p.layer and batch * groups > many and groups > 1:
+            groups -= 1
+            heads = groups * share
         room = WORK // max(batch * heads * (s.d_k + s.d_v), 1)
         longest = min(most or max(EDGES), max(p.multiple, int(room**0.5) if p.tied else room // max(s.q_len, 1)))
         q_len = kv_len = _length(dice, size, p.multiple, longest)

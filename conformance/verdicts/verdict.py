@@ -23,6 +23,7 @@ SECONDS = 2.0
 MOST = 4000
 """Numbers of a call up to which they are."""
 LONGEST = 600
+NOTHING = "no answer is right, so that nothing is said of it"
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ def judge_program(
         hearing = Hearing(problem, asker, seed, device)
         outcomes = []
         for check in made:
-            outcomes.append(_made(check, hearing))
+            answered = not check.last or not hearing.values or any(right for _, right in hearing.values)
+            outcomes.append(_made(check, hearing) if answered else Outcome(check.name, check.asks, False, NOTHING))
             if told is not None:
                 told(outcomes[-1])
     finally:
@@ -129,7 +131,7 @@ def _made(check: Check, hearing: Hearing) -> Outcome:
 def _telling(failed: Sequence[Outcome]) -> Outcome:
     """The failure that says most: what was seen of its conduct, else the smallest call that is wrong."""
     numbers = [each for each in failed if each.wrong is not None]
-    seen = [each for each in failed if each.wrong is None]
+    seen = [each for each in failed if each.wrong is None and each.reason != NOTHING]
     if seen and (len(numbers) <= 3 or seen[0].check in ("suite", "inputs")):
         return seen[0]
     if not numbers:
@@ -148,7 +150,7 @@ def _reason(first: Outcome, failed: Sequence[Outcome], hearing: Hearing) -> str:
     parts.append(first.reason)
     if first.wrong is not None and first.wrong.found is not None and not _looks(first.wrong):
         parts += _likely(first.wrong, hearing.problem.policy)
-    beside = [each.reason for each in failed if each.wrong is None and each is not first]
+    beside = [x.reason for x in failed if x.wrong is None and x is not first and x.reason != NOTHING]
     return "; ".join([*parts, *beside[:1]])
 
 
