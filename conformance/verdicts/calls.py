@@ -136,7 +136,7 @@ class Draw:
         Args:
             name: what it is for; another name draws other numbers.
             data: families of numbers by operand.
-            size: `least`, `any` or `edge`; a size that is not free stays as the problem has it.
+            size: `least`, `small`, `any` or `edge`; a size that is not free stays as the problem has it.
         """
         for attempt in range(REDRAWN):
             dice = Dice("judge", self._problem.name, self.seed, name, attempt)
@@ -252,10 +252,12 @@ class Draw:
 
 def _length(dice: Dice, size: str, multiple: int, longest: int) -> int:
     if multiple > 1:
-        return multiple * (1 if size == "least" else dice.between(1, max(longest // multiple, 1)))
+        return multiple * (1 if size in ("least", "small") else dice.between(1, max(longest // multiple, 1)))
     fitting = [n for n in EDGES if n <= longest] or [1]
     if size == "least":
         return dice.choice([n for n in fitting if n <= 5])
+    if size == "small":
+        return dice.choice([n for n in fitting if 5 <= n <= 33] or fitting[-1:])
     if size == "edge":
         return dice.choice([n for n in fitting if n > 15] or fitting[-1:])
     return dice.choice(fitting)

@@ -38,7 +38,7 @@ def _values(name: str, asks: str, size: str = "any", **families: str) -> Check:
 def _families(problem: Problem, families: Mapping[str, str]) -> dict[str, str]:
     """Of a layer the projections make query, key and value: only what comes in is drawn."""
     if problem.layer:
-        return {"query": families["query"]} if families.get("query", "f0") in ("f0", "n1", "i") else {}
+        return {"query": families["query"]} if families.get("query") in ("f0", "n1", "i") else {}
     if problem.latent:  # values are columns of the keys
         return {name: family for name, family in families.items() if name != "value"}
     return dict(families)
@@ -106,13 +106,13 @@ GRADIENTS = (
 
 
 def _again(hearing: Hearing) -> Found:
-    call = hearing.draw.call("again", size="edge")
+    call = hearing.draw.call("again", size="small")
     return hearing.wrong(call) or hearing.wrong(call)
 
 
 def _changed(change: str, **beside: bool) -> Callable[[Hearing], Found]:
     def look(hearing: Hearing) -> Found:
-        call = hearing.draw.call(f"changed-{change}", size="edge")
+        call = hearing.draw.call(f"changed-{change}", size="small")
         hearing.ask(call)
         hearing.ask(call)
         found = hearing.wrong(replace(call, change=change), **beside)
@@ -131,14 +131,14 @@ SAID = {
 
 
 def _in_place(hearing: Hearing) -> Found:
-    call = hearing.draw.call("in-place", size="edge")
+    call = hearing.draw.call("in-place", size="small")
     hearing.ask(call)
     found = hearing.wrong(replace(call, change="number value"), in_place=True)
     return found and replace(found, text=f"asked with the same arrays, in which one number is another one: {found.text}")
 
 
 def _moved(hearing: Hearing) -> Found:
-    call = hearing.draw.call("moved", size="edge")
+    call = hearing.draw.call("moved", size="small")
     dice = Dice("moved", hearing.draw.seed)
     memory = [dice.choice(LAYOUTS) if argument.what in ("query", "key", "value", "input") else None
               for argument in hearing.problem.call.arguments]  # fmt: skip
@@ -147,29 +147,29 @@ def _moved(hearing: Hearing) -> Found:
 
 
 def _unwritten(hearing: Hearing) -> Found:
-    call = hearing.draw.call("unwritten", size="edge")
+    call = hearing.draw.call("unwritten", size="small")
     hearing.ask(call)
     found = hearing.wrong(call, poison=hearing.shapes(call))
     return found and replace(found, text=f"asked when freed memory holds NaN: {found.text}")
 
 
 def _thread(hearing: Hearing) -> Found:
-    found = hearing.wrong(hearing.draw.call("thread", size="edge"), thread=True)
+    found = hearing.wrong(hearing.draw.call("thread", size="small"), thread=True)
     return found and replace(found, text=f"asked from another thread: {found.text}")
 
 
 def _stream(hearing: Hearing) -> Found:
-    found = hearing.wrong(hearing.draw.call("stream", size="edge"), stream=True)
+    found = hearing.wrong(hearing.draw.call("stream", size="small"), stream=True)
     return found and replace(found, text=f"asked in another stream of the device: {found.text}")
 
 
 def _late(hearing: Hearing) -> Found:
-    found = hearing.wrong(hearing.draw.call("late", size="edge"), late=True)
+    found = hearing.wrong(hearing.draw.call("late", size="small"), late=True)
     return found or hearing.seen.get("late")
 
 
 def _last(hearing: Hearing) -> Found:
-    found = hearing.wrong(hearing.draw.call("last", {}, "edge"))
+    found = hearing.wrong(hearing.draw.call("last", {}, "small"))
     return found and replace(found, text=f"asked last, after everything else: {found.text}")
 
 

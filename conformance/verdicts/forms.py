@@ -188,7 +188,9 @@ def _canonical(problem: Problem, call: Call, array: Array, name: str, fill: Mapp
         return array
     own = call.q_lens or (r.q_len,) * r.entries
     _check(array, (sum(own), r.heads, *width), name)
-    whole = np.array(fill["output" if name == "output" else "lse"]).astype(array.dtype)
+    whole = np.zeros((r.entries, r.heads, r.q_len, *width), array.dtype)
+    if fill:
+        whole[...] = fill["output" if name == "output" else "lse"]
     first = 0
     for entry, count in enumerate(own):
         whole[entry, :, :count] = array[first : first + count].swapaxes(0, 1)

@@ -12,7 +12,7 @@ from conformance.judging.verdict import Judgement
 from conformance.oracle import Certified, UnjudgedError
 from conformance.oracle.certify import WrongOracleError
 from conformance.problems.problem import Problem
-from conformance.vectors.case import Array
+from conformance.vectors.case import Array, Golden
 from conformance.verdicts import address
 from conformance.verdicts.asker import Answer, Asker
 from conformance.verdicts.calls import Call, Draw, certified, inputs_of
@@ -74,7 +74,7 @@ class Hearing:
         found = certified(call, self.problem.policy)
         if found is None:
             return None  # nothing is derived for it
-        fill = {name: golden.hi for name, golden in found.case.expected.items()}
+        fill = {name: whole(golden, name) for name, golden in found.case.expected.items()} if call.q_lens else {}
         try:
             outputs = self._outputs(call, answer, fill)
         except WrongFormError as error:
@@ -94,13 +94,22 @@ class Hearing:
     def _addressed(self, call: Call, answer: Answer) -> Wrong | None:
         r, inputs = call.recipe, inputs_of(call)
         right = address.expected(r, inputs)
-        fill = {"output": right, "lse": np.zeros(right.shape[:-1])}
+        fill = {"output": right, "lse": np.zeros(right.shape[:-1])} if call.q_lens else {}
         try:
             outputs = results(self.problem, call, answer.results, fill)
         except WrongFormError as error:
             return Wrong(f"{error} ({call.said})", call)
         text = address.wrong(r, inputs, outputs["output"])
         return Wrong(f"{text} ({call.said})", call, outputs) if text else None
+
+
+def whole(golden: Golden, name: str) -> Array:
+    """The expected output as a whole; rows that are not judged are zeros."""
+    if golden.rows is None:
+        return golden.hi
+    made = np.zeros(golden.shape)
+    made[(..., list(golden.rows), slice(None)) if name == "output" else (..., list(golden.rows))] = golden.hi
+    return made
 
 
 def confirmed(found: Certified, outputs: Mapping[str, Array], policy: str) -> Judgement:
