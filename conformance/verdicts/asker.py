@@ -48,7 +48,7 @@ class Asker:
         timeout: float = TIMEOUT,
         echo: Callable[[str], None] | None = None,
     ) -> None:
-        self._problem, self._device, self._timeout, self._echo = problem, device, timeout, echo
+        self.problem, self._device, self._timeout, self._echo = problem, device, timeout, echo
         self._source = ""
         self._process: Process | None = None
         self._numbers = itertools.count(1)
@@ -65,14 +65,14 @@ class Asker:
         """Waits until the array library is loaded."""
         assert self._process is not None
         with suppress(DiedError, TimedOutError, ProtocolError):
-            self._process.ask(encode({"cmd": "prepare", "arrays": self._problem.call.arrays}), START_SECONDS)
+            self._process.ask(encode({"cmd": "prepare", "arrays": self.problem.call.arrays}), START_SECONDS)
 
     def load(self, source: str) -> str:
         """Loads a program; why it cannot be, if so."""
         self._source = source
         if self._process is None:
             self.prepare()
-        call = self._problem.call
+        call = self.problem.call
         self._allowance = FIRST_SECONDS
         reply = self._asked(
             {

@@ -16,6 +16,8 @@ from conformance.verdicts.calls import Call, inputs_of
 from conformance.verdicts.checks import Check, checks
 from conformance.verdicts.hearing import Hearing, Wrong
 
+ALL = "all"
+"""In place of a check: every one."""
 TOKEN = "j1"
 """What every token begins with: the form and its version."""
 SECONDS = 2.0
@@ -44,7 +46,7 @@ class Verdict:
     accepted: bool
     score: float  # share of checks passed
     reason: str  # empty where nothing is wrong
-    replay: str  # token of the check that the reason is about; empty where none is
+    replay: str  # token of the check that the reason is about; where there is none, of all
     outcomes: Sequence[Outcome] = field(default_factory=tuple)
 
     @property
@@ -95,7 +97,7 @@ def judge_program(
     try:
         broken = "" if keep and not asker.broken else asker.load(source)
         if broken:
-            return Verdict(False, 0.0, broken[:LONGEST], token(problem, "signed", seed))
+            return Verdict(False, 0.0, broken[:LONGEST], token(problem, ALL, seed))
         hearing = Hearing(problem, asker, seed, device)
         outcomes = []
         for check in made:
@@ -111,7 +113,7 @@ def judge_program(
     failed = [each for each in outcomes if not each.passed]
     score = (len(outcomes) - len(failed)) / len(outcomes)
     if not failed:
-        return Verdict(True, score, "", "", outcomes)
+        return Verdict(True, score, "", token(problem, only or ALL, seed), outcomes)
     first = _telling(failed)
     reason = _reason(first, failed, hearing)
     return Verdict(False, score, reason[:LONGEST], token(problem, first.check, seed), outcomes)
