@@ -51,6 +51,7 @@ VALUES = (
     _values("mantissa", "numbers with every bit of the dtype in use", query="f0", key="f0", value="f0"),
     _values("integers", "small whole numbers", query="i", key="i", value="i"),
     _values("loud", "one key that outweighs the others", "edge", key="l"),
+    _values("loud-query", "one query whose logits are far larger than those of the others", "edge", query="l", key="n1"),
     _values("cancelling", "values that cancel but for a small rest", "edge", value="c"),
     _values("edge", "a length beside the edge of a tile", "edge"),
     _values("edge-more", "another length beside the edge of a tile", "edge", query="n1"),
