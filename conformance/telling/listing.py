@@ -9,6 +9,8 @@ from rich.table import Table
 
 from conformance.defects.defect import Defect
 from conformance.names import DECLARED_FEATURES, FEATURES, OPTION_FEATURES, PROFILES
+from conformance.problems.problem import problems as shipped
+from conformance.problems.problem import read
 from conformance.running.select import in_profile
 from conformance.running.target import implementations
 from conformance.telling.report import number_to_json
@@ -137,6 +139,24 @@ def read_defects() -> tuple[Defect, ...]:
     return DEFECTS
 
 
+def problems() -> list[Entry]:
+    """Every problem that programs can be judged by."""
+    return [
+        {
+            "name": problem.name,
+            "title": problem.title,
+            "about": problem.about,
+            "operation": problem.operation,
+            "dtypes": list(problem.dtypes),
+            "policy": problem.policy,
+            "called": f"{problem.call.kind} {problem.call.names[0]}",
+            "file": str(path),
+        }
+        for path in shipped().values()
+        for problem in [read(path)]
+    ]
+
+
 LISTS: dict[str, tuple[Callable[[], list[Entry]], tuple[str, ...]]] = {
     "backends": (backends, ("name", "stands for")),
     "cases": (cases, ("id", "note")),
@@ -144,6 +164,7 @@ LISTS: dict[str, tuple[Callable[[], list[Entry]], tuple[str, ...]]] = {
     "features": (features, ("name", "claimed", "cases")),
     "coverage": (coverage, ("part", "cell", "cases", "note")),
     "defects": (defects, ("id", "violates", "sentence")),
+    "problems": (problems, ("name", "title", "called")),
     "profiles": (profiles, ("name", "cases", "features", "note")),
 }
 """What can be listed: its entries, and the fields that a table shows."""
