@@ -25,6 +25,9 @@ FILES = {
     "fourth": ("fourth.toml",),
     "fifth": ("fifth.toml",),
     "sixth": ("sixth.toml",),
+    "seventh": ("seventh.toml",),
+    "eighth": ("eighth.toml",),
+    "ninth": ("ninth.toml",),
 }
 """The sets of slips, each by somebody else; the bank was mended after each, so that only the next one measures it."""
 
@@ -38,11 +41,14 @@ class Slip:
     edits: tuple[tuple[str, str], ...]  # what stands there, what stands there by mistake
     wanted: tuple[str, ...]
     missed: str | None = None  # what was said in its place when it was first diagnosed
+    given: tuple[str, ...] = ()  # dtypes that it is asked at
+    where: tuple[str, ...] = ()  # patterns of a condition that is as right as the mistake itself
 
     @property
-    def dtype(self) -> str:
-        """One at which it shows."""
-        return "float64" if "float64" in self.name else "float16" if "16-bits" in self.name else "float32"
+    def dtypes(self) -> tuple[str, ...]:
+        """Those at which it is asked: one at which it shows, unless it says which."""
+        one = "float64" if "float64" in self.name else "float16" if "16-bits" in self.name else "float32"
+        return self.given or (one,)
 
     def target(self) -> types.ModuleType:
         """The module.
@@ -68,7 +74,8 @@ def read_slips(which: str = "first") -> dict[str, Slip]:
 
 def _slip(e: dict[str, Any]) -> Slip:
     edits = tuple((old, new) for old, new in e.get("edits") or [(e["old"], e["new"])])
-    return Slip(e["name"], e["module"], edits, tuple(e["wanted"]), e.get("missed"))
+    more = tuple(e.get("dtypes", ())), tuple(e.get("where", ()))
+    return Slip(e["name"], e["module"], edits, tuple(e["wanted"]), e.get("missed"), *more)
 
 
 def rows_of(target: Any, cases: Iterable[Case], dtypes: tuple[str, ...] = ("float32",)) -> list[Row]:
