@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from conformance.judging.verdict import Row
+from conformance.running.again import Again
 from conformance.running.runner import InProcess, answered
 from conformance.running.select import Selection, select
 from conformance.running.target import adopt
@@ -84,4 +85,5 @@ def rows_of(target: Any, cases: Iterable[Case], dtypes: tuple[str, ...] = ("floa
     asker, policy = InProcess(adopted), adopted.hello.accuracy
     questions = select(cases, adopted.hello, policy, Selection(dtypes=dtypes), "target")
     with redirect_stderr(io.StringIO()), np.errstate(all="ignore"):
-        return [answered(question, policy, asker) for question in questions]
+        again = Again()
+        return [answered(question, policy, asker, again) for question in questions]
