@@ -10,6 +10,7 @@ from conformance.errors import UsageError
 from conformance.judging.judge import judge
 from conformance.judging.verdict import Row, Verdict
 from conformance.names import POLICIES
+from conformance.running.again import Again
 from conformance.running.answer import Answer, AnswerKind, Hello, Question
 from conformance.running.baseline import Baseline
 from conformance.running.call import call
@@ -258,14 +259,15 @@ def _rows(
     echo: Callable[[str], None] | None,
 ) -> Generator[Row, None, None]:
     """The rows of the questions, from one asker or from a pool of which it is the first."""
+    again = Again()
     if not isinstance(asker, Isolated) or min(request.workers, len(questions)) == 1:
         last = max((n for n, question in enumerate(questions) if not question.unclaimed), default=None)
         for number, question in enumerate(questions):
-            row = answered(question, accuracy, asker)
+            row = answered(question, accuracy, asker, again)
             yield ended(row, asker.close()) if number == last else row
         return
     others = [isolated(request, echo) for _ in range(min(request.workers, len(questions)) - 1)]
-    pool = Pool([asker, *others], lambda question, worker: answered(question, accuracy, worker))
+    pool = Pool([asker, *others], lambda question, worker: answered(question, accuracy, worker, again))
     yield from pool.rows(questions)
 
 
@@ -276,17 +278,17 @@ def ended(row: Row, beyond: str) -> Row:
     return replace(row, verdict="fail", message=beyond, grade=None)
 
 
-def answered(question: Question, accuracy: str, asker: Asker) -> Row:
+def answered(question: Question, accuracy: str, asker: Asker, again: Again | None = None) -> Row:
     """The row of a question; where a variant goes with it, both have to be answered (CONF-16)."""
-    row = answered_once(question, accuracy, asker)
+    row = answered_once(question, accuracy, asker, again)
     if row.verdict != "pass" or not question.seed:
         return row
     made = variant(question.case, question.seed)
-    again = answered_once(replace(question, case=made.case), accuracy, asker)
-    return row if again.verdict == "pass" else unlike(row, again, made)
+    other = answered_once(replace(question, case=made.case), accuracy, asker)
+    return row if other.verdict == "pass" else unlike(row, other, made)
 
 
-def answered_once(question: Question, accuracy: str, asker: Asker) -> Row:
+def answered_once(question: Question, accuracy: str, asker: Asker, again: Again | None = None) -> Row:
     """The row of a question, asked if the target claims it."""
     case, dtype = question.case, question.dtype
     answer = Answer("unsupported", question.unclaimed) if question.unclaimed else asker.ask(question)
@@ -297,7 +299,7 @@ def answered_once(question: Question, accuracy: str, asker: Asker) -> Row:
         return row
     judgement = judge(case, dtype, accuracy, answer.outputs)
     got, left_out = keep(answer.outputs) if judgement.verdict == "fail" else ((), "")
-    return replace(
+    row = replace(
         row,
         verdict=judgement.verdict,
         message=judgement.message,
@@ -308,6 +310,7 @@ def answered_once(question: Question, accuracy: str, asker: Asker) -> Row:
         got=got,
         got_left_out=left_out,
     )
+    return again.look(question, answer, row, asker.ask, accuracy) if again else row
 
 
 def row_of(question: Question, answer: Answer) -> Row:

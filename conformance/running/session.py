@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from conformance.judging.verdict import Row
+from conformance.running.again import Again
 from conformance.running.answer import Answer, Question
 from conformance.running.hangs import Hangs
 from conformance.running.runner import Request, answered, row_of, start
@@ -33,7 +34,7 @@ class Session:
             self.close()
             raise
         self._profile, self._baseline = request.selection.profile, request.baseline
-        self._hangs = Hangs()
+        self._hangs, self._again = Hangs(), Again()
         self.rows: list[Row] = []
 
     def row(self, question: Question) -> Row:
@@ -46,7 +47,7 @@ class Session:
             row = row_of(question, Answer("timeout", f"not asked: {self._hangs.why}"))
             self.rows.append(row)
             return row
-        row = answered(question, self.accuracy, self._asker)
+        row = answered(question, self.accuracy, self._asker, self._again)
         if not row.executed and self._profile is not None:
             message = f"{row.message}, which the profile {self._profile} needs"
             row = replace(row, verdict="error", message=message)

@@ -322,5 +322,10 @@ def _version(found: Any, source: str) -> str | None:
     return None if version is None else str(version)
 
 
+BEHIND = ("torch", "jax", "keras", "onnx", "onnxruntime")
+"""Libraries that may stand behind a target, whatever arrays it takes."""
+
+
 def _environment(array_type: str) -> dict[str, str]:
-    return {array_type: str(getattr(library(array_type), "__version__", "unknown"))}
+    names = [array_type, *(name for name in BEHIND if name in sys.modules and name != array_type)]
+    return {name: str(getattr(library(name) if name == array_type else sys.modules[name], "__version__", "unknown")) for name in names}

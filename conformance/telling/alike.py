@@ -1,15 +1,13 @@
 """What most failures say alike: one exception, one wrong type. Its remedy then stands at the end of the run as well."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 
+from conformance.diagnosis.saying import kind
 from conformance.judging.verdict import FAILURES, Row
 
 FEW = 3
 """Rows below which their messages can be read one by one."""
-SIZES = re.compile(r"[(\[][\d, ]*[)\]]|-?\d[\d.e+-]*")
-"""Shapes and numbers, which differ from case to case."""
 
 
 def alike(rows: Iterable[Row]) -> str:
@@ -23,9 +21,3 @@ def alike(rows: Iterable[Row]) -> str:
         return ""
     first = next(row for words, row in told if words == most)
     return f"most often: {first.message} ({count} of {len(failed)} failures)"
-
-
-def kind(message: str) -> str:
-    """The remedy that a message ends with; of one without a remedy all of it, without sizes."""
-    *_, remedy = message.split("; ")
-    return SIZES.sub("#", remedy)

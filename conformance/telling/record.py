@@ -191,7 +191,12 @@ class Recorder:
         from conformance.telling.diagnosis import diagnosed_rows, splits_json
 
         assert self._started is not None
-        found = diagnose(self._rows, self._vectors.cases, self._started.accuracy)
+        found = diagnose(
+            self._rows,
+            self._vectors.cases,
+            self._started.accuracy,
+            packages=self._started.hello.environment,
+        )
         self._found, self._rows = found, diagnosed_rows(self._rows, found)
         self._splits = splits_json(found)
         return found

@@ -50,7 +50,7 @@ def cases() -> tuple[Case, ...]:
 def slip(name: str) -> Outcome:
     """A slip, diagnosed."""
     made = SLIPS[name]
-    return _outcome(name, made.target(), "eager", (made.dtype,))
+    return _outcome(name, made.target(), "eager", made.dtypes)
 
 
 def defect(name: str) -> Outcome:
