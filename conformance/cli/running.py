@@ -14,7 +14,7 @@ from conformance.running.isolated import FIRST_CASE_SECONDS
 from conformance.running.process import split_command
 from conformance.running.runner import Request
 from conformance.running.select import Selection, parse_shard
-from conformance.telling.alike import alike
+from conformance.telling.alike import alike, dead_lines
 from conformance.telling.github import VARIABLE, run_markdown
 from conformance.telling.progress import RunProgress
 from conformance.telling.record import Recorder
@@ -26,7 +26,7 @@ from conformance.telling.text import MESSAGE, console, counted, plain, shorten
 from conformance.vectors.case import Case
 
 FILE = click.Path(path_type=Path)
-_LONGER = "mend what hangs, or give a longer --timeout"
+_LONGER = "fix what hangs, or raise --timeout"
 
 
 @click.command(
@@ -189,9 +189,9 @@ def run(
 def _going_on(report: Path | None, resume: Path | None, kept: bool) -> str:
     """How an interrupted run is gone on with; `kept` says that its report holds what there is."""
     if not kept and resume is None:
-        return "with --report FILE it could be gone on with" if report is None else "nothing was run yet"
+        return "to be able to resume, run with --report FILE" if report is None else "nothing was run yet"
     there = report if kept and report is not None else resume
-    return f"the same call goes on with --resume {shlex.quote(str(there))}"
+    return f"to continue, repeat the command with --resume {shlex.quote(str(there))}"
 
 
 def request_of(
@@ -275,6 +275,8 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
             out.print(plain(f"{report.gave_up}; {_LONGER}", "bold red"), soft_wrap=True)
         if report.failed:
             out.print(blame_table(report.results, read_requirements()))
+        for told in dead_lines(report.results):
+            out.print(plain(shorten(told, MESSAGE)), soft_wrap=True)
         if told := alike(report.results):
             out.print(plain(told), soft_wrap=True)
         for sentence in recorder.diagnosis():
@@ -298,7 +300,7 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
 def _left_open(recorder: Recorder) -> str:
     """Why the status is incomplete, and what was seen all the same: nothing has failed."""
     passed = recorder.report().summary["pass"]
-    seen = "; every row that was run passes" if passed else ""
+    seen = "; every test that was run passes" if passed else ""
     return f"incomplete because {recorder.left_open()}{seen}"
 
 

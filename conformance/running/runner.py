@@ -21,7 +21,7 @@ from conformance.running.pool import Pool
 from conformance.running.previous import Previous
 from conformance.running.process import worker_command
 from conformance.running.protocol import WRITE_ONE
-from conformance.running.select import Selection, select
+from conformance.running.select import DECLARED, Selection, select
 from conformance.running.target import Target, adopt, load
 from conformance.running.variants import unlike, variant, with_variants
 from conformance.vectors.case import Case
@@ -289,7 +289,11 @@ def answered(question: Question, accuracy: str, asker: Asker) -> Row:
 def answered_once(question: Question, accuracy: str, asker: Asker) -> Row:
     """The row of a question, asked if the target claims it."""
     case, dtype = question.case, question.dtype
-    answer = Answer("unsupported", question.unclaimed) if question.unclaimed else asker.ask(question)
+    if question.unclaimed:
+        return row_of(question, Answer("unsupported", question.unclaimed))
+    answer = asker.ask(question)
+    if answer.kind == "unsupported" and answer.message.startswith(DECLARED):
+        answer = replace(answer, message=f"says: {answer.message}")  # those words are the suite's own
     row = row_of(question, answer)
     if answer.kind == "error" and case.raises:
         return replace(row, verdict="pass")

@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.names import MHA, PROFILES, SDPA
-from conformance.running.select import in_profile
+from conformance.running.select import DECLARED, in_profile
 from conformance.telling.report import Report
 from conformance.telling.text import safe, shorten
 
@@ -124,7 +124,13 @@ def _explained(report: Report, rows: Sequence[Row], profile: str | None) -> bool
         return False
     claimed = {name for name, feature in report.features.items() if feature.status != "not claimed"}
     operations = {row.operation for row in rows if row.executed}
-    if any(not row.executed and row.operation in operations and set(row.features) <= claimed for row in rows):
+    if any(
+        not row.executed
+        and row.operation in operations
+        and set(row.features) <= claimed
+        and not row.message.startswith(DECLARED)
+        for row in rows
+    ):
         return False
     trained = all(f"{each}_vjp" in operations for each in (SDPA, MHA) if each in operations)
     return profile is None or (set(PROFILES[profile]) <= claimed and (profile != "training" or trained))
