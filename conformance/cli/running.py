@@ -13,7 +13,7 @@ from conformance.running import runner
 from conformance.running.isolated import FIRST_CASE_SECONDS
 from conformance.running.process import split_command
 from conformance.running.runner import Request
-from conformance.running.select import Selection, parse_shard
+from conformance.running.select import Selection, by_profile, parse_shard
 from conformance.telling.alike import alike, dead_lines
 from conformance.telling.github import VARIABLE, run_markdown
 from conformance.telling.progress import RunProgress
@@ -41,7 +41,10 @@ _LONGER = "fix what hangs, or raise --timeout"
     "--command", metavar="PROGRAM", help="Test a program that speaks the line protocol, in place of TARGET."
 )
 @click.option(
-    "--profile", metavar="NAME", help="Test a profile; fails if any of its features is missing or wrong."
+    "--profile",
+    metavar="NAME",
+    help="Test a profile; fails if any of its features is missing or wrong. "
+    "`quick` is about 60 tests of few shapes.",
 )
 @click.option(
     "--op",
@@ -219,7 +222,7 @@ def request_of(
         target=target,
         command=split_command(command),
         selection=Selection(
-            profile=profile,
+            **by_profile(profile),
             operation=op,
             dtypes=dtypes,
             expression=expression,
@@ -248,7 +251,7 @@ def _run(
     Raises:
         KeyboardInterrupt: it was interrupted; what there is has been written and printed.
     """
-    profile = request.selection.profile
+    profile = request.selection.profile  # of the specification, which quick is not
     progress = RunProgress(console(stderr=True), quiet, verbose)
     try:
         with progress:

@@ -21,6 +21,7 @@ from conformance.running.pool import Pool
 from conformance.running.previous import Previous
 from conformance.running.process import worker_command
 from conformance.running.protocol import WRITE_ONE
+from conformance.running.quick import QUICK
 from conformance.running.select import DECLARED, Selection, select
 from conformance.running.target import Target, adopt, load
 from conformance.running.variants import unlike, variant, with_variants
@@ -93,7 +94,7 @@ class Request:
         """What decides which rows there are and how they are judged: runs that agree in it can be joined."""
         selection = self.selection
         return {
-            "profile": selection.profile,
+            "profile": QUICK if selection.quick else selection.profile,
             "op": selection.operation,
             "dtype": sorted(set(selection.dtypes)),
             "device": self.device,

@@ -12,6 +12,7 @@ from conformance.names import DTYPES, FEATURES, OPERATIONS, PROFILES
 from conformance.running.answer import TOP_LEFT, Hello, Question
 from conformance.running.expression import parse
 from conformance.running.nearest import known
+from conformance.running.quick import QUICK, quick
 from conformance.vectors.case import Case
 
 
@@ -30,6 +31,7 @@ class Selection:
     features: tuple[str, ...] = ()
     shard: tuple[int, int] | None = None  # (I, N), 1 <= I <= N
     files: tuple[str, ...] = ()  # of calls that are asked instead of the stored cases
+    quick: bool = False  # only few cases of few shapes
 
     def __post_init__(self) -> None:
         if self.profile is not None:
@@ -50,7 +52,7 @@ class Selection:
     @property
     def narrowed(self) -> str:
         """Which options leave out a part of the suite that a target must pass to be conformant; as typed."""
-        return self._typed("-k", "--feature", "--shard", "--case")
+        return self._typed("-k", "--feature", "--shard", "--case", *(["--profile"] if self.quick else []))
 
     @property
     def words(self) -> str:
@@ -59,7 +61,7 @@ class Selection:
 
     def _typed(self, *wanted: str) -> str:
         options = {
-            "--profile": self.profile,
+            "--profile": QUICK if self.quick else self.profile,
             "--op": self.operation,
             "--dtype": " ".join(self.dtypes),
             "-k": self.expression,
@@ -68,6 +70,17 @@ class Selection:
             "--case": " ".join(self.files),
         }
         return ", ".join(f"{option} {options[option]}" for option in wanted if options[option])
+
+
+def by_profile(name: str | None) -> dict[str, Any]:
+    """What `--profile NAME` chooses: a profile of the specification, or `quick`, which is none.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if name is not None:
+        known("profile", name, (*PROFILES, QUICK))
+    return {"quick": True} if name == QUICK else {"profile": name}
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -93,6 +106,10 @@ def select(
                 f"its attribute `dtypes` says which"
             )
     dtypes = selection.dtypes or hello.dtypes
+    if selection.quick:
+        cases = list(cases)
+        chosen = quick(cases, hello)
+        cases = [case for case in cases if case.id in chosen]
     questions = [
         Question(aligned(case, hello), dtype, unclaimed(case, hello), group(case, dtype, hello))
         for case in cases

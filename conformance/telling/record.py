@@ -167,7 +167,7 @@ class Recorder:
         accuracy, selection = self._started.accuracy, self._request.selection
         held = {case.id: case.judged_dtypes(accuracy) for case in self._vectors.cases}
         due = {row.key for row in rows}
-        if self._ended and selection.shard is None:
+        if self._ended and selection.shard is None and not selection.quick:
             due |= {
                 (case.id, dtype)
                 for case in self._vectors.cases
