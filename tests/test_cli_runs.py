@@ -176,7 +176,7 @@ def test_a_resumed_run_asks_only_the_rest(command: Called, target: Path, tmp_pat
     (tmp_path / "calls").unlink()
     status, _, err = command("run", f"{target}:slow", "--resume", path)
     assert status == 0
-    assert "3 cases by dtype, 2 of them before" in err
+    assert "3 tests, 2 of them done before" in err
     assert (tmp_path / "calls").read_text() == "x"
     left = [json.loads(text) for text in (whole, path.read_text())]
     for report in left:

@@ -69,7 +69,7 @@ def test_a_document_is_utf_8_and_nothing_else(read: Any, kind: str, encoding: st
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (b'{"a": 1, "b": 2, "a": 1}', "the name 'a' stands twice"),
+        (b'{"a": 1, "b": 2, "a": 1}', "the name 'a' appears twice"),
         (b"[NaN]", "NaN is not a JSON number"),
         (b"[-Infinity]", "-Infinity is not a JSON number"),
         (b"[1e999]", "1e999 is beyond the range of a float"),
@@ -100,7 +100,7 @@ def test_any_other_json_is_read_as_it_is(value: Any) -> None:
 
 def test_many_names_one_of_them_twice_take_no_longer_than_others() -> None:
     names = ",".join(f'"{n}":0' for n in range(100_000))
-    with pytest.raises(ValueError, match="'7' stands twice"):
+    with pytest.raises(ValueError, match="'7' appears twice"):
         strict_json(f'{{{names},"7":0}}'.encode())
 
 

@@ -136,7 +136,7 @@ def test_a_session_asks_no_further(target: Path, cases: list[Case]) -> None:
     rows = [session.row(question) for question in session.questions]
     session.close()
     assert [row.verdict for row in rows] == ["timeout"] * CASES + ["unsupported"]
-    assert [row.message for row in rows[2:-1]] == ["not asked: 2 tests in a row timed out"] * (CASES - 2)
+    assert [row.message for row in rows[2:-1]] == ["not run: 2 tests in a row timed out"] * (CASES - 2)
     assert len(session.rows) == CASES + 1
 
 

@@ -47,7 +47,7 @@ VERDICTS = {
     "complex_": ("fail", "output has dtype complex64"),
     "triple": ("fail", "returned a tuple of 3 (an array of float32"),
     "writing": ("fail", "key was written to during the call (IND-5)"),
-    "raising": ("error", "ValueError: no luck at all (fakes.py:"),
+    "raising": ("error", "ValueError: no luck at all (raised in your file, fakes.py:"),
     "exiting": ("error", "SystemExit: 3"),
     "refusing": ("unsupported", "not today"),
     "ragged": ("fail", "output is a list that cannot be read"),
