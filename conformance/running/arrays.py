@@ -90,7 +90,7 @@ def library(array_type: str) -> ModuleType:
             ) from error
         hint = nearest(array_type, LIBRARIES) or f"; known are {', '.join(LIBRARIES)}"
         raise UsageError(
-            f"array_type {array_type!r} is no library that can be imported by {sys.executable}, "
+            f"array_type {array_type!r} is not a library that can be imported by {sys.executable}, "
             f"which runs this: {error}{hint}"
         ) from error
 

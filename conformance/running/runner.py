@@ -22,7 +22,8 @@ from conformance.running.pool import Pool
 from conformance.running.previous import Previous
 from conformance.running.process import worker_command
 from conformance.running.protocol import WRITE_ONE
-from conformance.running.select import Selection, select
+from conformance.running.quick import QUICK
+from conformance.running.select import DECLARED, Selection, select
 from conformance.running.target import Target, adopt, load
 from conformance.running.variants import unlike, variant, with_variants
 from conformance.vectors.case import Case
@@ -94,7 +95,7 @@ class Request:
         """What decides which rows there are and how they are judged: runs that agree in it can be joined."""
         selection = self.selection
         return {
-            "profile": selection.profile,
+            "profile": QUICK if selection.quick else selection.profile,
             "op": selection.operation,
             "dtype": sorted(set(selection.dtypes)),
             "device": self.device,
@@ -291,7 +292,11 @@ def answered(question: Question, accuracy: str, asker: Asker, again: Again | Non
 def answered_once(question: Question, accuracy: str, asker: Asker, again: Again | None = None) -> Row:
     """The row of a question, asked if the target claims it."""
     case, dtype = question.case, question.dtype
-    answer = Answer("unsupported", question.unclaimed) if question.unclaimed else asker.ask(question)
+    if question.unclaimed:
+        return row_of(question, Answer("unsupported", question.unclaimed))
+    answer = asker.ask(question)
+    if answer.kind == "unsupported" and answer.message.startswith(DECLARED):
+        answer = replace(answer, message=f"says: {answer.message}")  # those words are the suite's own
     row = row_of(question, answer)
     if answer.kind == "error" and case.raises:
         return replace(row, verdict="pass")

@@ -44,7 +44,7 @@ class Session:
         """
         self._heard.clear()
         if self._hangs.too_many and not question.unclaimed:
-            row = row_of(question, Answer("timeout", f"not asked: {self._hangs.why}"))
+            row = row_of(question, Answer("timeout", f"not run: {self._hangs.why}"))
             self.rows.append(row)
             return row
         row = answered(question, self.accuracy, self._asker, self._again)

@@ -32,7 +32,6 @@ from conformance.running.protocol import (
 from conformance.running.target import Target, load, reachable
 from conformance.running.words import first_line
 
-
 Other = Callable[[Target, Message], Message]
 """Answers a message of another kind, which this protocol does not know."""
 

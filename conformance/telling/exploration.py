@@ -28,8 +28,8 @@ from conformance.running.isolated import Isolated
 from conformance.running.nearest import known
 from conformance.running.runner import TIMEOUT, Request, isolated, start
 from conformance.telling import summary
-from conformance.telling.large import LargeTrials
 from conformance.telling.junit import junit as junit_text
+from conformance.telling.large import LargeTrials
 from conformance.telling.outfile import OutFile, check_apart, files_of
 from conformance.telling.record import library_versions
 from conformance.telling.record import text as report_text
@@ -298,7 +298,7 @@ class Exploration:
         for dtype in selection.dtypes:
             if dtype not in hello.dtypes:
                 raise UsageError(
-                    f"{source} does not claim {dtype}; it claims {', '.join(hello.dtypes) or 'no dtype'}"
+                    f"{source} does not support {dtype}; it supports {', '.join(hello.dtypes) or 'no dtype'}"
                 )
         dtypes = tuple(d for d in DTYPES if d in (selection.dtypes or hello.dtypes))
         operations = tuple(o for o in hello.operations if selection.operation in (None, o))
@@ -308,7 +308,9 @@ class Exploration:
                 f"{source} claims no {selection.operation or 'operation'}: nothing is left to draw"
             )
         if wanted and not wanted & set(hello.features):
-            raise UsageError(f"{source} does not claim {', '.join(sorted(wanted))}: nothing is left to draw")
+            raise UsageError(
+                f"{source} does not support {', '.join(sorted(wanted))}: nothing is left to draw"
+            )
         claims = Claims(operations, frozenset(hello.features), dtypes, self.wanted.size, wanted)
         if self.wanted.large:
             return claims
@@ -339,11 +341,11 @@ class Exploration:
     def _check_replay(self, recipe: Recipe, claims: Claims) -> None:
         if recipe.operation not in claims.operations or recipe.dtype not in claims.dtypes:
             raise UsageError(
-                f"--replay: {self.request.source} does not claim {recipe.operation} in {recipe.dtype}, as it asks"
+                f"--replay: {self.request.source} does not support {recipe.operation} in {recipe.dtype}, as it asks"
             )
         if lacking := sorted(needs(recipe) - claims.features):
             raise UsageError(
-                f"--replay: the token needs {' and '.join(lacking)}, which the target does not claim: "
+                f"--replay: the token needs {' and '.join(lacking)}, which the target does not support: "
                 f"{self.request.source}"
             )
 
@@ -494,5 +496,5 @@ def _folder(path: Path) -> None:
         if not os.access(path, os.W_OK):
             raise PermissionError(13, "no permission to write there")
     except OSError as error:
-        reason = "it is there, and no folder" if path.exists() and not path.is_dir() else error.strerror
+        reason = "it exists and is not a folder" if path.exists() and not path.is_dir() else error.strerror
         raise UsageError(f"--save {str(path)!r} cannot be used: {reason}; give a folder") from error

@@ -7,6 +7,7 @@ from itertools import islice
 from conformance.judging.verdict import Row
 from conformance.names import OPERATIONS
 from conformance.running.answer import Hello
+from conformance.running.quick import QUICK
 from conformance.telling import summary
 from conformance.telling.record import place
 from conformance.telling.report import Report
@@ -101,7 +102,7 @@ def _whole(reports: Sequence[Report], complete: bool) -> Report:
         accuracy=first.target.accuracy,
     )
     options = dict(first.options or {})
-    narrowed = bool(options.get("k") or options.get("feature"))
+    narrowed = bool(options.get("k") or options.get("feature") or options.get("profile") == QUICK)
     ended = {_shard(report) for report in reports if report.ended}
     whole = complete and not narrowed and all(_shard(report) in ended for report in reports)
     return replace(

@@ -29,9 +29,9 @@ class OutFile:
     def _try(self, path: Path) -> None:
         self._path = path.resolve()  # replaces what a link points to, not the link
         if self._path.exists() and not self._path.is_file():
-            raise ValueError("it is there, and no file; give the name of a file")
+            raise ValueError("it exists and is not a file; give the name of a file")
         if not self._path.parent.is_dir():
-            raise ValueError(f"{self._path.parent} is no folder; make it first")
+            raise ValueError(f"{self._path.parent} is not a folder; create it first")
         self._sweep()
         beside, file = self._opened()
         file.close()

@@ -167,7 +167,7 @@ class Recorder:
         accuracy, selection = self._started.accuracy, self._request.selection
         held = {case.id: case.judged_dtypes(accuracy) for case in self._vectors.cases}
         due = {row.key for row in rows}
-        if self._ended and selection.shard is None:
+        if self._ended and selection.shard is None and not selection.quick:
             due |= {
                 (case.id, dtype)
                 for case in self._vectors.cases
@@ -177,13 +177,14 @@ class Recorder:
         return BaselineResult(baseline.path, baseline.problems(rows, held, due))
 
     def varied(self) -> str:
-        """How many rows had a variant asked as well, and how to ask the same ones again; empty if none had."""
+        """How many rows were also run as a variant, and how to repeat the same ones; empty if none were."""
         assert self._started is not None
         number = sum(row.key in self._started.varied for row in self._rows)
         if not number:
             return ""
-        rows = counted(number, "row")
-        return f"of {rows} a variant was asked as well; the same ones again: --fresh {self._request.fresh}"
+        were, them = ("was", "it") if number == 1 else ("were", "them")
+        tests, seed = counted(number, "test"), self._request.fresh
+        return f"{tests} {were} also run with randomised inputs; repeat {them} with --fresh {seed}"
 
     def diagnose(self) -> "Diagnosed":
         """Looks for known mistakes that explain what fails; from now on the report and its rows name them."""
@@ -231,9 +232,9 @@ class Recorder:
         if self._request.selection.narrowed:
             reasons.append(f"{self._request.selection.narrowed} left out a part of the suite")
         if len(rows) < self._started.total:
-            reasons.append(f"only {len(rows)} of {counted(self._started.total, 'row')} were run")
+            reasons.append(f"only {len(rows)} of {counted(self._started.total, 'test')} were run")
         reasons += summary.unsupported_claims(rows, hello)
-        return "; ".join(reasons) or "no row of what is claimed was run"
+        return "; ".join(reasons) or "no test of a supported feature was run"
 
 
 def unseen(row: Row) -> Row:

@@ -306,7 +306,7 @@ def read_report(path: Path, among: Container[str] | None = None) -> Report:
     try:
         raw = read_bytes(path)
     except TooLargeError as error:
-        raise UsageError(f"{path} is no report: {error}") from error
+        raise UsageError(f"{path} is not a report: {error}") from error
     except OSError as error:
         raise UsageError(f"report {path} cannot be read: {error.strerror or error}") from error
     if among is not None and (digest := sha256(raw).hexdigest()) not in among:
@@ -344,6 +344,6 @@ def _twice(rows: Iterable[Mapping[str, Any]]) -> str:
     for row in rows:
         key = (row["case"], row["dtype"])
         if key in seen:
-            return f"results: {' '.join(key)[:200]} stands there twice"
+            return f"results: {' '.join(key)[:200]} appears twice"
         seen.add(key)
     return ""

@@ -13,7 +13,7 @@ from conformance.running import runner
 from conformance.running.baseline import read_baseline
 from conformance.running.process import split_command
 from conformance.running.runner import Request
-from conformance.running.select import Selection, parse_shard
+from conformance.running.select import Selection, by_profile, parse_shard
 from conformance.telling.badge import badge_writer, check_ending
 from conformance.telling.held import Held
 from conformance.telling.junit import junit as junit_text
@@ -157,7 +157,7 @@ def make_request(
         target=target,
         command=split_command(command),
         selection=Selection(
-            profile=profile,
+            **by_profile(profile),
             operation=op,
             dtypes=_several(dtype),
             expression=k,

@@ -42,8 +42,8 @@ def blame_table(rows: Sequence[Row], requirements: Iterable[Requirement]) -> Tab
     table = Table(
         "requirement",
         "failed",
-        "what it asks for",
-        title="what fails, most telling first",
+        "what it requires",
+        title="failing requirements, most informative first",
         title_justify="left",
     )
     for each in blame(rows)[:BLAMED]:

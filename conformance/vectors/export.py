@@ -44,6 +44,6 @@ def export_vectors(directory: Path) -> Exported:
 def _check_empty(directory: Path) -> None:
     """Refuses to mix the vectors with anything."""
     if directory.exists() and not directory.is_dir():
-        raise UsageError(f"{directory} is no folder; give a new or an empty one")
+        raise UsageError(f"{directory} is not a folder; give a new or an empty one")
     if directory.is_dir() and any(directory.iterdir()):
         raise UsageError(f"{directory} is not empty; give a new or an empty folder")

@@ -1,6 +1,5 @@
 """Right programs built as FlashAttention is: tiles of keys, a running maximum, weights in the dtype of the call, wide sums."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 

@@ -23,7 +23,7 @@ def row(message: str, verdict: str = "error", measured: float | None = None) -> 
 )
 def test_one_remedy_is_told_once(messages: list[str], count: int) -> None:
     told = alike([*map(row, messages), row("", "pass", 0.5), row("", "unsupported")])
-    assert told == f"most often: {messages[0]} ({count} of {len(messages)} failures)"
+    assert told == f"most frequent: {messages[0]} ({count} of {len(messages)} failures)"
 
 
 @pytest.mark.parametrize(
@@ -45,4 +45,4 @@ def test_the_run_says_it(tmp_path: Path, command: Callable[..., tuple[int, str, 
     path.write_text("def attention(query, key, value): pass")
     status, out, _ = command("run", f"{path}:attention", "-k", "heads", "--no-diagnose")
     assert status == 1
-    assert "most often: returned None, wanted an array (" in out
+    assert "most frequent: returned None, wanted an array (" in out

@@ -156,7 +156,7 @@ def test_the_command_tells_of_one_or_of_what_lacks_something(
     assert f"next: `{BUILD}`; or `python -m conformance chain MASK-3 --run`" in out
     assert out.splitlines()[-1].startswith("1 requirement of ")
     assert main(["chain", "MASK-99"]) == 1
-    assert "stands in no chapter" in capsys.readouterr().out
+    assert "is in no chapter" in capsys.readouterr().out
     assert main(["chain", "MASKS"]) == 2
     assert "unknown requirement 'MASKS'" in capsys.readouterr().err
 

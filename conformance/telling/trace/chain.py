@@ -82,7 +82,7 @@ class Chains:
             return [
                 Link(
                     "requirement",
-                    missing="stands in no chapter",
+                    missing="is in no chapter",
                     then=f'write `### {name} short name <a id="{name.lower()}"></a>` into its chapter in spec/, '
                     f"since {SPEC_VERSION}",
                 )
