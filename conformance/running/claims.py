@@ -157,7 +157,7 @@ def _notes(label: str, strange: list[str], parameters: Mapping[str, Parameter]) 
 
 ATTRIBUTES = (
     *("features", "dtypes", "layout", "accuracy", "array_type", "device", "asarray", "to_numpy"),
-    *("name", "version"),
+    *("name", "version", "based_on"),
 )
 """What a target says of itself."""
 

@@ -17,6 +17,7 @@ from conformance.resources import checkout_project, current_folder
 from conformance.running.answer import Hello
 from conformance.running.arrays import giver, library, take
 from conformance.running.claims import DECLARE, Call, beside, check_taken, inspect_call, unread
+from conformance.running.closed import BASES
 from conformance.running.nearest import known, nearest
 from conformance.running.protocol import in_order
 from conformance.running.words import first_line
@@ -50,6 +51,7 @@ class Target:
     give: Callable[[Array], Any]  # NumPy -> the target's arrays
     take: Callable[[Any], Array]  # and back
     own_arrays: bool  # give is the target's own: what it gives need not be readable
+    based_on: str | None = None  # the package whose answers it gives, by its own word
 
 
 def implementations() -> dict[str, str]:
@@ -225,6 +227,9 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
     array_type = _text(found, "array_type", source) or "numpy"
     layout = known(f"layout of {source}:", _text(found, "layout", source) or "bhld", LAYOUTS)
     accuracy = known(f"accuracy of {source}:", _text(found, "accuracy", source) or "eager", POLICIES)
+    based_on = _text(found, "based_on", source)
+    if based_on is not None:
+        known(f"based_on of {source}:", based_on, BASES)
     own, back = getattr(found, "asarray", None), getattr(found, "to_numpy", None)
     if own is not None and device is not None:
         raise UsageError(
@@ -243,6 +248,7 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
             assumed=DEFAULT_FEATURES if declared is None else (),
             environment={} if own else _environment(array_type),
             notes=(
+                *((f"{source} is based on {based_on}: its answers are not its own",) if based_on else ()),
                 *unread(found, source),
                 *beside(found, source),
                 *(
@@ -260,6 +266,7 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
         give=own or giver(array_type, wanted_device),
         take=(lambda returned: take(back(returned))) if back else take,
         own_arrays=own is not None,
+        based_on=based_on,
     )
 
 
