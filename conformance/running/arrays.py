@@ -34,11 +34,13 @@ class UnreadableError(Exception):
 
 SHARED = "shared"
 """An operand that is the very array which the query is; `call` hands that in."""
+AGAIN = "again"
+"""An operand that lies where it lay in the call before, with the numbers of this one; `call` sees to it."""
 
 
 def lay_out(array: Array, how: str | None) -> Array:
     """The same values, lying in memory as a case wants them; writable in C order by default."""
-    if how in (None, SHARED):
+    if how in (None, SHARED, AGAIN):
         return np.array(array, order="C")
     if how == "transposed":
         return np.ascontiguousarray(array.T).T
