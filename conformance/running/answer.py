@@ -24,6 +24,7 @@ class Question:
     unclaimed: str = ""  # what of it the target does not support; then it is not asked
     group: frozenset[str] = frozenset()  # questions of different groups do not share a process
     seed: str = ""  # what a variant of it is drawn from, which is asked as well; empty = none
+    changed: str = ""  # the operand of the variant that is changed before it, and back; empty = none
 
 
 @dataclass(frozen=True)

@@ -165,7 +165,7 @@ def _notes(label: str, strange: list[str], parameters: Mapping[str, Parameter]) 
 
 ATTRIBUTES = (
     *("features", "dtypes", "layout", "accuracy", "causal_alignment", "rank", "array_type", "device"),
-    *("asarray", "to_numpy", "name", "version"),
+    *("asarray", "to_numpy", "name", "version", "based_on"),
 )
 """What a target says of itself."""
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any, Protocol
 
 from conformance.errors import UsageError
@@ -12,8 +13,10 @@ from conformance.judging.verdict import Row, Verdict
 from conformance.names import POLICIES
 from conformance.running.again import Again
 from conformance.running.answer import Answer, AnswerKind, Hello, Question
+from conformance.running.arrays import AGAIN
 from conformance.running.baseline import Baseline
 from conformance.running.call import call
+from conformance.running.changes import alike, changed
 from conformance.running.hangs import Hangs
 from conformance.running.isolated import Isolated
 from conformance.running.kept import keep
@@ -30,6 +33,8 @@ from conformance.vectors.case import Case
 
 TIMEOUT = 60.0
 """Seconds a case may take."""
+OTHERS = 3
+"""How many variants are drawn to find one that differs from another."""
 
 
 @dataclass(frozen=True)
@@ -284,19 +289,60 @@ def answered(question: Question, accuracy: str, asker: Asker, again: Again | Non
     row = answered_once(question, accuracy, asker, again)
     if row.verdict != "pass" or not question.seed:
         return row
-    made = variant(question.case, question.seed)
-    other = answered_once(replace(question, case=made.case), accuracy, asker)
-    return row if other.verdict == "pass" else unlike(row, other, made)
+    return answered_again(question, accuracy, asker, row)
+
+
+def answered_again(question: Question, accuracy: str, asker: Asker, row: Row) -> Row:
+    """The row of a case after its variant was asked: after a call that differs next to nothing, and twice.
+
+    The first of the three has no stored answer, so that it only has to have one. The second lies where the first
+    lay, with other numbers; the third elsewhere (IND-4).
+    """
+    stored, made = question.case, variant(question.case, question.seed)
+    case, question = made.case, replace(question, case=made.case)
+    other = changed(case, question.changed, Random(question.seed)) if question.changed else None
+    if other is None:
+        again = answered_once(question, accuracy, asker)
+        return row if again.verdict == "pass" else unlike(row, again, made)
+    before = asker.ask(replace(question, case=other.case))
+    if before.kind not in ("outputs", "unsupported"):
+        failed = row_of(question, before)
+        return unlike(row, failed, made, f"does not answer its variant in which {other.words}")
+    there = dict.fromkeys((name for name in case.inputs if name not in case.memory), AGAIN)
+    answer = asker.ask(replace(question, case=replace(case, memory={**case.memory, **there})))
+    again = judged(question, accuracy, answer)
+    if again.verdict != "pass":
+        same = answer.kind == "outputs" and alike(before.outputs, answer.outputs)
+        if same and _answers_another(question, accuracy, asker, stored):
+            return unlike(
+                row, again, made, f"gives the answer of the call before, in which {other.words}", "IND-4"
+            )
+        return unlike(row, again, made)
+    again = answered_once(question, accuracy, asker)
+    return row if again.verdict == "pass" else unlike(row, again, made, "not the same twice", "IND-4")
+
+
+def _answers_another(question: Question, accuracy: str, asker: Asker, stored: Case) -> bool:
+    """Whether another variant is answered, or there is none, so that only the call before can be to blame."""
+    others = (variant(stored, f"{question.seed}/{n}").case for n in range(OTHERS))
+    other = next((o for o in others if not alike(o.inputs, question.case.inputs)), None)
+    return other is None or answered_once(replace(question, case=other), accuracy, asker).verdict == "pass"
 
 
 def answered_once(question: Question, accuracy: str, asker: Asker, again: Again | None = None) -> Row:
     """The row of a question, asked if the target claims it."""
-    case, dtype = question.case, question.dtype
     if question.unclaimed:
         return row_of(question, Answer("unsupported", question.unclaimed))
     answer = asker.ask(question)
     if answer.kind == "unsupported" and answer.message.startswith(DECLARED):
         answer = replace(answer, message=f"says: {answer.message}")  # those words are the suite's own
+    row = judged(question, accuracy, answer)
+    return again.look(question, answer, row, asker.ask, accuracy) if again else row
+
+
+def judged(question: Question, accuracy: str, answer: Answer) -> Row:
+    """The row of an answer."""
+    case, dtype = question.case, question.dtype
     row = row_of(question, answer)
     if answer.kind == "error" and case.raises:
         return replace(row, verdict="pass")
@@ -304,7 +350,7 @@ def answered_once(question: Question, accuracy: str, asker: Asker, again: Again 
         return row
     judgement = judge(case, dtype, accuracy, answer.outputs)
     got, left_out = keep(answer.outputs) if judgement.verdict == "fail" else ((), "")
-    row = replace(
+    return replace(
         row,
         verdict=judgement.verdict,
         message=judgement.message,
@@ -315,7 +361,6 @@ def answered_once(question: Question, accuracy: str, asker: Asker, again: Again 
         got=got,
         got_left_out=left_out,
     )
-    return again.look(question, answer, row, asker.ask, accuracy) if again else row
 
 
 def row_of(question: Question, answer: Answer) -> Row:

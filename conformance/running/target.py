@@ -27,6 +27,7 @@ from conformance.running.claims import (
     lacking,
     unread,
 )
+from conformance.running.closed import BASES
 from conformance.running.nearest import known, nearest
 from conformance.running.protocol import in_order
 from conformance.running.words import first_line
@@ -63,6 +64,7 @@ class Target:
     device: str | None = None  # where its arrays are made; None = the library's default
     rank: int | None = None  # of the arrays that it takes; None = any
     file: str = ""  # that it is written in
+    based_on: str | None = None  # the package whose answers it gives, by its own word
 
 
 def implementations() -> dict[str, str]:
@@ -257,6 +259,9 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
         raise UsageError(
             f"{source}: rank must be {RANK}, or left out for a target of any rank, got {rank!r:.80}"
         )
+    based_on = _word(own_word("based_on"), "based_on", source)
+    if based_on is not None:
+        known(f"based_on of {source}:", based_on, BASES)
     own, back = getattr(found, "asarray", None), getattr(found, "to_numpy", None)
     if own is not None and device is not None:
         raise UsageError(
@@ -281,6 +286,7 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
             causal_alignment=alignment,
             environment={} if own else _environment(array_type),
             notes=(
+                *((f"{source} is based on {based_on}: its answers are not its own",) if based_on else ()),
                 *unread(found, source),
                 *head_note(head, source),
                 *_left_out(calls, declared, source),
@@ -303,6 +309,7 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
         device=wanted_device,
         rank=rank,
         file=_file(found),
+        based_on=based_on,
     )
 
 

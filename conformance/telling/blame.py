@@ -1,5 +1,6 @@
 """Which broken requirement tells most about the rows that fail."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,6 +10,9 @@ from conformance.telling.requirements import id_order
 
 FEW = 3
 """Executed rows below which a requirement that fails tells little beside one that covers the same failures."""
+
+SAID = re.compile(r"\(((?:IND|CONF)-\d+)\)$")
+"""How a message ends that says what is broken: something that any case would show, whatever it is about."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +31,15 @@ def blame(rows: Iterable[Row]) -> list[Blame]:
     no others. Dice's coefficient of the two sets counts just that. Looking at the share of failures alone
     puts requirements first that one small case covers. Those are left out where one with more rows fails in
     all of them and covers the failures as well. So is one of which more rows pass than fail, where another
-    covers all its failures and fails in a larger share of its own rows.
+    covers all its failures and fails in a larger share of its own rows. A failure whose message says what is
+    broken counts for that alone.
     """
     executed = [row for row in rows if row.executed]
     every = sum(row.failed for row in executed)
-    tested = Counter(requirement for row in executed for requirement in row.covers)
+    tested = Counter(requirement for row in executed for requirement in _put_down(row))
     failures: dict[str, set[int]] = {}
     for number, row in enumerate(executed):
-        for requirement in row.covers if row.failed else ():
+        for requirement in _put_down(row) if row.failed else ():
             failures.setdefault(requirement, set()).add(number)
     broken = [those for name, those in failures.items() if FEW <= tested[name] == len(those)]
     blamed = [
@@ -46,6 +51,12 @@ def blame(rows: Iterable[Row]) -> list[Blame]:
     return sorted(
         blamed, key=lambda b: (-2 * b.failed / (b.tested + every), b.tested, id_order(b.requirement))
     )
+
+
+def _put_down(row: Row) -> tuple[str, ...]:
+    """The requirements that a row may tell about."""
+    said = SAID.search(row.message) if row.failed else None
+    return (said[1],) if said else row.covers
 
 
 def _better(name: str, failures: Mapping[str, set[int]], tested: Mapping[str, int]) -> bool:

@@ -472,6 +472,7 @@ def _shape_features(draft: Draft, problem: Problem) -> set[str]:
                 found.add("broadcast")
     # of a call with more pairs, the rows that are judged have to tell
     whole = problem if math.prod(full) > AT_ONCE else pose(draft.operation, draft.inputs, draft.options, None)
-    if math.prod(full) == 0 or not whole.visible.any(axis=-1).all():
+    empty = any(array.size == 0 for array in draft.inputs.values())  # of a past, say
+    if empty or math.prod(full) == 0 or not whole.visible.any(axis=-1).all():
         found.add("empty")
     return found

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 from conformance.vectors.generate.cases import (
+    alike,
     attention,
     beside,
     cache,
     causal,
+    digits,
     edges,
     example,
     gradient_beside,
@@ -17,6 +19,7 @@ from conformance.vectors.generate.cases import (
     independence,
     layer_gradients,
     mask,
+    memory,
     nonfinite,
     numerics,
     pairs,
@@ -45,6 +48,9 @@ _CHAPTERS = (
     tiled,
     edges,
     beside,
+    digits,
+    memory,
+    alike,
     gradients,
     gradient_edges,
     gradient_beside,
