@@ -187,7 +187,8 @@ def same(draft: Draft, case: Case | None) -> bool:
         and _plain(draft.options) == _plain(case.options)
         and dict(draft.memory) == dict(case.memory)
         and draft.inputs.keys() == case.inputs.keys()
-        and all(_alike(x, case.inputs[name]) for name, x in draft.inputs.items())
+        and dict(draft.seeded) == dict(case.seeded)
+        and all(_alike(draft.inputs[x], case.inputs[x]) for x in draft.inputs.keys() - draft.seeded)
     )
 
 
