@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from conformance.dtypes import cast
 from conformance.names import DTYPES, MHA_VJP, REDUCED_POLICIES, SDPA_VJP
+from conformance.vectors.seeded import Seed
 
 Array = npt.NDArray[Any]
 
@@ -33,12 +34,13 @@ class Golden:
     """The exact value of one output, as hi + lo in float64, and what may be erred around it."""
 
     shape: tuple[int, ...]  # of the whole output
-    rows: tuple[int, ...] | None  # query rows that hi and lo hold; None = all of them
-    hi: Array  # float64, shape with the query axis reduced to rows
+    rows: tuple[int, ...] | None  # indices that hi and lo hold of the axis of rows; None = all of them
+    hi: Array  # float64, shape with the axis of rows reduced to them
     lo: Array  # float64, same shape
     rms_applies: bool  # whether rule 2 may be asked of this output
     bounds: Mapping[str, Mapping[str, Bound]]  # dtype -> policy -> Bound
     signatures: Mapping[str, Signature] = field(default_factory=dict)  # by name; few outputs have any
+    finite: bool = False  # whether every element outside of the rows is known to be finite
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ class Case:
     dtype_of: Mapping[str, str] = field(
         default_factory=dict
     )  # operand -> dtype that replaces the one under test
+    seeded: Mapping[str, Seed] = field(default_factory=dict)  # operand -> how it is made; not stored
 
     @property
     def chapter(self) -> str:
