@@ -60,6 +60,19 @@ THIRD_PARTY = {
     "jax-nn": ["--dtype", "float32", "--op", "scaled_dot_product_attention"],
 }
 """Target -> arguments of its run."""
+MORE_LIBRARIES = ["transformers==5.24.0", "x-transformers==2.31.10", "openvino==2026.4.1"]
+MORE_THIRD_PARTY: dict[str, list[str]] = {
+    name: []
+    for name in (
+        "torch-flex",
+        "transformers-eager",
+        "transformers-sdpa",
+        "x-transformers",
+        "x-transformers-flash",
+        "openvino",
+    )
+}
+"""What is tested where there is time for all: not on each change."""
 NARROW = {"ATEN_CPU_CAPABILITY": "avx2"}
 """torch's kernels of 256 bits, everywhere: what they make of a NaN depends on how many keys fill a vector."""
 
@@ -223,10 +236,11 @@ def third_party(session: nox.Session) -> None:
     if not TORCH:
         message = "torch is tested on Python 3.11, where a small CPU file of the pinned release exists"
         session.error(message) if CI else session.skip(message)
-    install(session, "-e", ".", *TORCH, *LIBRARIES, *group("test"))
+    more = {} if SHORT else MORE_THIRD_PARTY
+    install(session, "-e", ".", *TORCH, *LIBRARIES, *(MORE_LIBRARIES if more else []), *group("test"))
     REPORTS.mkdir(exist_ok=True)
     reports = []
-    for target, arguments in THIRD_PARTY.items():
+    for target, arguments in {**THIRD_PARTY, **more}.items():
         reports.append(f"{REPORTS}/{target}.json")
         known = f"backends/known/{target}.toml"
         session.run(
@@ -262,7 +276,11 @@ def site(session: nox.Session) -> None:
     install(session, "-e", ".", *group("site"))
     source, words = Path("build/site-source"), list(session.posargs)
     if not any(word.endswith(".json") for word in words):
-        words += [str(path) for target in THIRD_PARTY if (path := REPORTS / f"{target}.json").is_file()]
+        words += [
+            str(path)
+            for target in (*THIRD_PARTY, *MORE_THIRD_PARTY)
+            if (path := REPORTS / f"{target}.json").is_file()
+        ]
     shutil.rmtree(source, ignore_errors=True)
     session.run("python", "-m", "conformance.telling.site", *words, "--out", str(source))
     session.run("zensical", "build", "--strict", "--clean", "-f", str(source / "mkdocs.yml"))

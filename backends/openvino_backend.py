@@ -61,6 +61,8 @@ class AttentionOfOpenVino:
         """Attention; one of mask and attn_bias, causal from the first key."""
         if mask is not None and attn_bias is not None:
             raise NotImplementedError("attention_mask is boolean or added, not both at once")
+        if attn_bias is not None and attn_bias.dtype != query.dtype:
+            raise NotImplementedError("attention_mask is boolean or has the dtype of query")
         if is_causal and q_offset is not None and np.any(np.asarray(q_offset) != 0):
             raise NotImplementedError("causal counts from the first key")
         batch = query.shape[:-3]
@@ -70,7 +72,7 @@ class AttentionOfOpenVino:
             if hidden.ndim == query.ndim and hidden.ndim > 4:
                 hidden = _flat(np.broadcast_to(hidden, (*batch, *hidden.shape[-3:])))
             hidden = hidden.reshape((1,) * (4 - hidden.ndim) + hidden.shape)
-            operands["mask"] = hidden if hidden.dtype == np.bool_ else hidden.astype(query.dtype)
+            operands["mask"] = hidden
         kinds = tuple((name, _kind(x)) for name, x in operands.items())
         found = _compiled(kinds, scale, is_causal, self._hint)(list(operands.values()))[0]
         return np.array(found).reshape(*batch, *found.shape[1:])

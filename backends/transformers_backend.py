@@ -49,6 +49,8 @@ class AttentionOfTransformers:
         """Attention; Llama's function, Gemma 2's where there is a softcap, that of GPT-OSS where there are sinks."""
         if softcap is not None and sinks is not None:
             raise NotImplementedError("no model has a softcap and sinks")
+        if attn_bias is not None and attn_bias.dtype != query.dtype:
+            raise NotImplementedError("the mask that is added has the dtype of query")
         kv_len, batch = key.shape[-2], query.shape[:-3]
         module = SimpleNamespace(
             num_key_value_groups=query.shape[-3] // key.shape[-3],
@@ -58,7 +60,7 @@ class AttentionOfTransformers:
             sinks=sinks,
         )
         seen = visible(query, kv_len, mask, is_causal, q_offset)
-        added = None if attn_bias is None else whole(attn_bias, query, kv_len).to(query.dtype)
+        added = None if attn_bias is None else whole(attn_bias, query, kv_len)
         if seen is not None:
             lowest = torch.finfo(query.dtype).min
             added = torch.where(seen, 0.0 if added is None else added, lowest).to(query.dtype)

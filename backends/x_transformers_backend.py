@@ -45,10 +45,12 @@ class AttentionOfXTransformers:
         batch, kv_len = query.shape[:-3], key.shape[-2]
         from_the_end(is_causal, q_offset, query.shape[-2], kv_len)
         if attn_bias is not None:
+            if attn_bias.dtype != query.dtype:
+                raise NotImplementedError("attn_bias has the dtype of query")
             if attn_bias.ndim > 2 and any(size != 1 for size in attn_bias.shape[:-3]):
                 raise NotImplementedError("attn_bias is the same for all batch entries")
             attn_bias = attn_bias.reshape(attn_bias.shape[-3:]) if attn_bias.ndim > 2 else attn_bias
-            attn_bias = attn_bias.expand(query.shape[-3], query.shape[-2], kv_len).to(query.dtype)
+            attn_bias = attn_bias.expand(query.shape[-3], query.shape[-2], kv_len)
         attend = Attend(
             causal=is_causal,
             heads=query.shape[-3],
@@ -64,4 +66,4 @@ class AttentionOfXTransformers:
 
 
 eager = AttentionOfXTransformers("x-transformers", "eager", flash=False)
-flash = AttentionOfXTransformers("x-transformers-flash", "fused", flash=True)
+flash = AttentionOfXTransformers("x-transformers-flash", "eager", flash=True)  # query times scale is stored
