@@ -49,7 +49,9 @@ from conformance.telling.text import MESSAGE, console, plain, shorten
     "with large production sizes, whose answers are known in closed form.",
 )  # fmt: skip
 @click.option(
-    "--memory", type=float, metavar="GIB",
+    "--memory",
+    type=float,
+    metavar="GIB",
     help="Memory that a call of --size large may take; by default a quarter of what is free on the device.",
 )
 @click.option(

@@ -209,7 +209,9 @@ class Exploration:
         if wanted.save is not None:
             _folder(wanted.save)
         if wanted.large and request.baseline is not None:
-            raise UsageError("--baseline knows calls of small and kernel size: leave it out with --size large")
+            raise UsageError(
+                "--baseline knows calls of small and kernel size: leave it out with --size large"
+            )
         for entry in request.baseline.entries if request.baseline else ():
             if not entry.case.startswith(TOKEN):
                 raise UsageError(
@@ -266,11 +268,12 @@ class Exploration:
             self.policy = self.request.accuracy or trials.hello.accuracy
             claims = self.claims(trials.hello)
             trials.settle(self.wanted.memory)
-            self.memory, self.hello = trials.memory, trials.hello
+            self.memory = trials.memory
             if self.wanted.replay is not None:
                 events = trials.replayed(self.wanted.replay, claims, self.policy, tally)
             else:
                 events = trials.drawn(claims, self.policy, self.wanted.seed, self.wanted.budget, tally)
+            self.hello = trials.hello  # from here on there is something to report
             if ready is not None:
                 ready()
             with closing(events):

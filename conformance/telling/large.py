@@ -11,6 +11,7 @@ from conformance.exploring.large.search import LargeFound, LargeTally, search, t
 from conformance.exploring.search import Budget, Judged
 from conformance.running.answer import Hello
 from conformance.running.runner import Request
+from conformance.telling.text import counted
 
 LOOKED = 64
 """Calls that are drawn to see whether a target claims any."""
@@ -71,7 +72,7 @@ class LargeTrials:
                 f"{self.memory / GIB:.1f} may be taken: give --memory {call.memory / GIB:.1f}"
             )
         tally.drawn = 1
-        yield from taken(self._asker, claims, policy, call, "explore/replayed", self.memory, tally)
+        return taken(self._asker, claims, policy, call, "explore/replayed", self.memory, tally)
 
     def close(self) -> None:
         """Ends the target's process."""
@@ -103,5 +104,9 @@ def left_out(tally: LargeTally, memory: float) -> list[str]:
         (tally.full, "found no memory, or no room in a line of the protocol"),
     ):
         if count:
-            lines.append(f"left out: {count} {'call' if count == 1 else 'calls'} that {why}")
+            lines.append(f"left out: {counted(count, 'call')} that {why}")
+    lines += [
+        f"left out: {counted(tally.doubted.count(why), 'call')}: {why}"
+        for why in dict.fromkeys(tally.doubted)
+    ]
     return lines

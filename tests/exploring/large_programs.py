@@ -32,7 +32,9 @@ class Tiled:
         batch, heads, q_len, d_k = query.shape
         owner = self.heads(np.arange(heads)) // (heads // key.shape[1])
         kv_len, used = key.shape[2], slice(0, self.entries)
-        offset = np.broadcast_to(np.reshape(0 if q_offset is None else q_offset, (-1, 1, 1, 1)), (batch, 1, 1, 1))
+        offset = np.broadcast_to(
+            np.reshape(0 if q_offset is None else q_offset, (-1, 1, 1, 1)), (batch, 1, 1, 1)
+        )
         place = offset[used] + np.arange(q_len)[:, None]  # [B, 1, q_len, 1]
         q = query[used].astype(np.float32) * np.float32(d_k**-0.5)
         shape = (*q.shape[:3], 1)
@@ -60,7 +62,9 @@ class Tiled:
             new = np.maximum(top, logits.max(axis=-1, keepdims=True))
             safe = np.where(np.isfinite(new), new, 0)
             weights = np.exp(logits - safe) * self.times(slot).astype(np.float32)
-            factor = np.exp(np.where(np.isfinite(top), top - safe, -np.inf)) if self.rescaled else np.float32(1)
+            factor = (
+                np.exp(np.where(np.isfinite(top), top - safe, -np.inf)) if self.rescaled else np.float32(1)
+            )
             factor = np.where(np.isfinite(top), factor, 0)
             total = total * factor + weights.sum(axis=-1, keepdims=True)
             found = found * factor + weights.astype(self.inside).astype(np.float32) @ v

@@ -53,6 +53,8 @@ def asked(call: Large, flat: Array) -> Array:
     edge = anywhere // tile * tile - any_ // 128 % 2
     kinds = any_ % KINDS
     found = np.select([kinds == 0, kinds <= 2, kinds <= 4], [first, end - 1, edge], anywhere)
+    if call.at is not None:
+        found = np.full_like(found, call.at)
     found = np.clip(found, first, np.maximum(end - 1, first))
     if call.mask:
         for _ in range(STEPS):

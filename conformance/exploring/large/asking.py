@@ -179,7 +179,9 @@ class ByProtocol:
         if max(call.elements.values()) * size > MOST_BYTES:
             return Told("memory", f"an array is larger than the {MOST_BYTES >> 20} MiB that a line holds")
         arrays, others = options(call)
-        inputs = {name: _headed(call, name, array) for name, array in operands(call, host(call.dtype)).items()}
+        inputs = {
+            name: _headed(call, name, array) for name, array in operands(call, host(call.dtype)).items()
+        }
         case = Case(
             id="explore/large", note="", operation=call.operation, covers=(), features=(), dtypes=(call.dtype,),
             excluded={}, options={name: list(x) if isinstance(x, tuple) else x for name, x in others.items()},

@@ -104,7 +104,11 @@ def judged_gradients(call: Large, policy: str, answer: Pieces) -> Told:
     name, tally = next(iter(bad.items()))
     counts = ", ".join(f"{t.wrong:,} of {t.rows:,} rows of that of {n}" for n, t in bad.items())
     return Told(
-        "judged", f"{tally.first}; {counts} wrong", rows, sum(t.wrong for t in bad.values()), _common(name, tally)
+        "judged",
+        f"{tally.first}; {counts} wrong",
+        rows,
+        sum(t.wrong for t in bad.values()),
+        _common(name, tally),
     )
 
 
@@ -127,9 +131,7 @@ def _piece(call: Large, answer: Pieces, name: str, start: int, stop: int) -> Arr
     return np.concatenate(parts)
 
 
-def _take(
-    call: Large, name: str, tally: _Tally, start: int, wrong: Array, got: Array, want: Array
-) -> None:
+def _take(call: Large, name: str, tally: _Tally, start: int, wrong: Array, got: Array, want: Array) -> None:
     length, each = (call.q_len, call.group) if name == "query" else (call.kv_len, 1)
     at = np.arange(len(wrong))
     owner, row = start * each + at // length, at % length
@@ -138,9 +140,7 @@ def _take(
     tally.wrong += int(wrong.sum())
     if wrong.any() and not tally.first:
         n = int(np.argmax(wrong))
-        tally.first = (
-            f"gradient of {name}[{entry[n]}, {head[n]}, {row[n]}]: got {_read(got[n], want[n])}"
-        )
+        tally.first = f"gradient of {name}[{entry[n]}, {head[n]}, {row[n]}]: got {_read(got[n], want[n])}"
     for kind in (True, False):
         rows = np.flatnonzero(wrong == kind)
         if len(rows) > KEPT:

@@ -45,6 +45,7 @@ class Large:
     lengths: bool = False  # an entry's length follows from its number
     mask: str = ""  # k: one for each entry and key; q: of rank 2
     lse: bool = False
+    at: int | None = None  # the key that every query asks for, in place of one by its place
     stream: int = 0
 
     @property
@@ -79,13 +80,19 @@ class Large:
         repeated = (self.elements["key"] + self.elements["value"]) * max(size, 4) if self.group > 1 else 0
         widened = sum(self.elements.values()) * 4 if size == 2 else 0
         mask = self.q_len * self.kv_len * 8 if self.mask == "q" else 0
-        return arrays + widened + self.group * repeated + pairs * max(size, 4) * (8 if self.gradients else 5) + mask
+        return (
+            arrays
+            + widened
+            + self.group * repeated
+            + pairs * max(size, 4) * (8 if self.gradients else 5)
+            + mask
+        )
 
 
 _LETTERS = {
     "family": "f", "operation": "o", "dtype": "t", "batch": "b", "heads": "h", "groups": "g", "q_len": "q",
     "kv_len": "k", "d_k": "d", "d_v": "v", "members": "e", "strided": "i", "levels": "l", "causal": "c",
-    "offset": "p", "window": "w", "lengths": "n", "mask": "m", "lse": "y", "stream": "r",
+    "offset": "p", "window": "w", "lengths": "n", "mask": "m", "lse": "y", "at": "a", "stream": "r",
 }  # fmt: skip
 _SHORT = {
     "operation": {SDPA: "a", SDPA_VJP: "ag"},
@@ -206,7 +213,12 @@ def said(call: Large) -> str:
         return "counted keys" + (f" whose weights step {call.levels} times" if call.levels > 1 else "")
     if call.family == "sampled":
         return "sampled rows"
+    which = (
+        "each query"
+        if call.at is None
+        else f"each query, key {call.at}" + (" among them" * (call.members > 1))
+    )
     if call.members == 1:
-        return "one key asked by each query"
+        return f"one key asked by {which}"
     apart = "far apart" if call.strided else "side by side"
-    return f"{call.members} keys {apart} asked by each query"
+    return f"{call.members} keys {apart} asked by {which}"

@@ -143,10 +143,7 @@ def _signs(call: Large, make: Maker, owner: Any, number: Any) -> list[Any]:
     columns: list[Any] = []
     while len(columns) < call.d_k:
         bits = mixed(first ^ salt(len(columns)))
-        columns += [
-            1 - 2 * ((bits >> n) & 1)
-            for n in range(min(32, call.d_k - len(columns)))
-        ]
+        columns += [1 - 2 * ((bits >> n) & 1) for n in range(min(32, call.d_k - len(columns)))]
     return columns
 
 

@@ -90,7 +90,9 @@ def _keys_beyond(dice: Dice) -> Large:
 
 
 def _rows_beyond(dice: Dice) -> Large:
-    return Large(heads=32, groups=32, q_len=524_288 + dice.between(1, 9), kv_len=dice.between(2, 9), d_k=128, d_v=128)
+    return Large(
+        heads=32, groups=32, q_len=524_288 + dice.between(1, 9), kv_len=dice.between(2, 9), d_k=128, d_v=128
+    )
 
 
 def _pairs_beyond(dice: Dice) -> Large:
@@ -104,7 +106,9 @@ def _square_gradients(dice: Dice) -> Large:
 
 
 def _long_gradients(dice: Dice) -> Large:
-    return Large(heads=4, groups=dice.choice((1, 4)), q_len=dice.between(1, 32), kv_len=_around(dice, 32_768, 65_536))
+    return Large(
+        heads=4, groups=dice.choice((1, 4)), q_len=dice.between(1, 32), kv_len=_around(dice, 32_768, 65_536)
+    )
 
 
 def _many_gradients(dice: Dice) -> Large:
@@ -197,7 +201,9 @@ def _filled(claims: Claims, call: Large, dice: Dice) -> Large:
     if c.gradients:
         c = replace(c, lse=False)
         sampled = replace(c, family="sampled")
-        return sampled if kind >= 75 and affordable(sampled) else replace(c, members=2, strided=dice.chance(60))
+        return (
+            sampled if kind >= 75 and affordable(sampled) else replace(c, members=2, strided=dice.chance(60))
+        )
     counted = {"": 0, "k": c.batch * c.kv_len, "q": c.q_len * c.kv_len}[c.mask]
     if kind < 15 and counted <= MOST_COUNTED:
         return replace(c, family="counts", levels=dice.choice((1, 4)))

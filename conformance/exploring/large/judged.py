@@ -32,6 +32,7 @@ class Told:
     rows: int = 0  # judged
     wrong: int = 0
     needs: str = ""  # what the wrong rows have in common
+    key: int | None = None  # one whose weight is wrong
     seconds: float = 0.0
     pieces: dict[str, Any] | None = None  # of sampled rows: what came, encoded
 
@@ -138,6 +139,7 @@ class _Rows:
         self._call, self._policy = call, policy
         self._counts = Counts(call) if call.family == "counts" else None
         self._first = ""
+        self._key: int | None = None
         self._rows = self._wrong = 0
         self._kept: dict[bool, list[Array]] = {True: [], False: []}  # wrong? -> [rows, (place, key)]
 
@@ -162,7 +164,10 @@ class _Rows:
         places = np.flatnonzero(wrong)
         if len(places) and not self._first:
             n = int(places[0])
-            self._first = sentence(call, int(flat[n]), got[n], _only(want, slice(n, n + 1)))
+            one = _only(want, slice(n, n + 1))
+            self._first = sentence(call, int(flat[n]), got[n], one)
+            if self._counts is None:
+                self._key = int(one.slots[0][flagged(call, got[n : n + 1], one)[0]][0])
         if other.any() and not self._first:
             n = int(np.flatnonzero(other)[0])
             entry, head, row = (int(x[0]) for x in place(call, flat[n : n + 1]))
@@ -208,7 +213,7 @@ class _Rows:
         if not self._wrong:
             return Told("judged", rows=self._rows)
         counted = f"{self._wrong:,} of {self._rows:,} rows wrong"
-        return Told("judged", f"{self._first}; {counted}", self._rows, self._wrong, self._common())
+        return Told("judged", f"{self._first}; {counted}", self._rows, self._wrong, self._common(), self._key)
 
     def _common(self) -> str:
         wrong, right = (
@@ -225,7 +230,12 @@ class _Rows:
         found = {"entry": entry, "head": head, "query": row, "seen": end - first}
         if self._counts is not None:
             return found
-        sides = {"before": slot == first - 1, "first": slot == first, "last": slot == end - 1, "behind": slot == end}
+        sides = {
+            "before": slot == first - 1,
+            "first": slot == first,
+            "last": slot == end - 1,
+            "behind": slot == end,
+        }
         return {"key": slot, **found, **{name: x.astype(np.int64) for name, x in sides.items()}}
 
 
@@ -236,5 +246,3 @@ def _plain(output: Array) -> Wanted:
 
 def _only(want: Wanted, rows: slice | Array) -> Wanted:
     return Wanted(want.output[rows], want.slot[rows], want.slots[rows], want.seen[rows])
-
-

@@ -51,9 +51,7 @@ def common(wrong: Mapping[str, Array], right: Mapping[str, Array]) -> Common | N
     return first if first.right <= count else None
 
 
-def _best(
-    wrong: Mapping[str, Array], right: Mapping[str, Array]
-) -> tuple[Common | None, dict[str, Array]]:
+def _best(wrong: Mapping[str, Array], right: Mapping[str, Array]) -> tuple[Common | None, dict[str, Array]]:
     """The condition that fewest right rows meet, and those that do."""
     count = len(next(iter(wrong.values())))
     found = []

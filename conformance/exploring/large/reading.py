@@ -63,9 +63,7 @@ def _came(call: Large, got: Array, want: Wanted, entry: int, head: int) -> str:
         return told
     if np.abs(digits - np.rint(digits)).max() > OFF:
         return MIXTURE
-    address = [
-        int(sum(round(digits[1 + PLACES * n + k]) * 16**k for k in range(PLACES))) for n in range(3)
-    ]
+    address = [int(sum(round(digits[1 + PLACES * n + k]) * 16**k for k in range(PLACES))) for n in range(3)]
     slot, owner, of = address
     words = [f"key {slot}{_apart(slot, want)}"]
     if owner != head // call.group:
@@ -123,9 +121,7 @@ def _loud(call: Large, got: Array, want: Wanted) -> str:
         for word, there in zip(words, _kinds(got[None, :LOUD], want.seen), strict=True)
         if there.any()
     }
-    told = [
-        f"{'key' if len(found) == 1 else 'keys'} {_few(found)} {kind}" for kind, found in kinds.items()
-    ]
+    told = [f"{'key' if len(found) == 1 else 'keys'} {_few(found)} {kind}" for kind, found in kinds.items()]
     if told:
         return ", ".join(told)
     if abs(got[LOUD] - 1) > OFF / 2:
@@ -147,9 +143,7 @@ def _uncounted(got: Array, want: Array) -> str:
     if told := plainly(got):
         return f"got {told}"
     column = int(np.argmax(np.abs(got - want)))
-    return (
-        f"{got[column]:.6g} of the weight lies on the keys that column {column} counts, wanted {want[column]:.6g}"
-    )
+    return f"{got[column]:.6g} of the weight lies on the keys that column {column} counts, wanted {want[column]:.6g}"
 
 
 def plainly(got: Array) -> str:

@@ -21,7 +21,9 @@ class Reduction:
     allowed: Callable[[Large], bool]
     now: Large
     told: Told
-    edges: dict[str, tuple[int, int]] = field(default_factory=dict)  # size -> the largest that passes, the next
+    edges: dict[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # size -> the largest that passes, the next
     free: list[str] = field(default_factory=list)  # what it does not depend on
     calls: int = 0
 
@@ -46,7 +48,10 @@ class Reduction:
         return _kind(self._known[name]) == _kind(self.told)
 
     def run(self) -> Large:
-        """Options off, then sizes down."""
+        """The key in question asked by every query, options off, then sizes down."""
+        key = self.told.key
+        if key is not None and key < self.now.kv_len and self.fails(asking := replace(self.now, at=key)):
+            self.now = asking
         for each in _plainer(self.now):
             changed = each(self.now)
             if changed != self.now and self.fails(changed):
@@ -86,7 +91,11 @@ def _kind(told: Told) -> str:
 
 def _between(low: int, high: int) -> int:
     """The middle, on a scale where each doubling is as wide as the next; near its end each number."""
-    return max(low + 1, min(round((low * high) ** 0.5), high - 1)) if high > 4 * max(low, 1) else (low + high) // 2
+    return (
+        max(low + 1, min(round((low * high) ** 0.5), high - 1))
+        if high > 4 * max(low, 1)
+        else (low + high) // 2
+    )
 
 
 def _least(call: Large, name: str) -> int:
@@ -102,6 +111,8 @@ def sized(call: Large, name: str, size: int) -> Large:
         d_v = size if call.d_v == call.d_k else call.d_v
         return replace(call, d_k=size, d_v=d_v)
     changed = replace(call, **{name: size})  # type: ignore[arg-type]
+    if name == "kv_len" and call.at is not None:
+        changed = replace(changed, at=min(call.at, size - 1))
     if call.q_len == call.kv_len and name == "kv_len":
         changed = replace(changed, q_len=size)
     if isinstance(call.offset, int):
@@ -114,7 +125,9 @@ def _plainer(call: Large) -> Iterator[Callable[[Large], Large]]:
     """The call with less of it, one thing at a time."""
     yield lambda c: replace(c, lse=False)
     yield lambda c: replace(c, mask="")
-    yield lambda c: replace(c, lengths=False, offset=max(c.kv_len - c.q_len, 0) if c.offset == "e" else c.offset)
+    yield lambda c: replace(
+        c, lengths=False, offset=max(c.kv_len - c.q_len, 0) if c.offset == "e" else c.offset
+    )
     yield lambda c: replace(c, window=None, offset=c.offset if c.causal else None)
     yield lambda c: replace(c, causal=False, offset=c.offset if c.window is not None else None)
     yield lambda c: replace(c, d_v=c.d_k if c.d_k >= LOUD + 16 or c.members < LOUD else c.d_v)

@@ -51,7 +51,9 @@ def samples(call: Large) -> tuple[Sample, ...]:
     count = min(PLACES, max(call.batch, call.heads), call.batch * call.heads, every, most)
     found = []
     for n in range(count):
-        rows = _edges(dice, call.q_len, (n + k for n in TILES for k in (-1, 0)), min(ROWS, max(every // count, 1)))
+        rows = _edges(
+            dice, call.q_len, (n + k for n in TILES for k in (-1, 0)), min(ROWS, max(every // count, 1))
+        )
         found.append(Sample(entries[n % len(entries)], heads[(n + n // len(entries)) % len(heads)], rows))
     return tuple(dict.fromkeys(found))
 
@@ -139,7 +141,9 @@ def reduced(call: Large, sample: Sample) -> dict[str, Array]:
     owner = sample.entry * call.groups + sample.head // call.group
     keys = owner * call.kv_len, (owner + 1) * call.kv_len
     inputs: dict[str, Array] = {
-        "query": np.concatenate([contents.query(call, make, base + row, base + row + 1) for row in sample.rows]),
+        "query": np.concatenate(
+            [contents.query(call, make, base + row, base + row + 1) for row in sample.rows]
+        ),
         "key": contents.key(call, make, *keys),
         "value": contents.value(call, make, *keys),
     }

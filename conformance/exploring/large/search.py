@@ -77,10 +77,13 @@ class LargeTally:
     unclaimed: int = 0
     calls: int = 0
     found: list[LargeFound] = field(default_factory=list)
-    left_out: dict[str, int] = field(default_factory=dict)  # sizes that memory does not admit -> bytes at least
+    left_out: dict[str, int] = field(
+        default_factory=dict
+    )  # sizes that memory does not admit -> bytes at least
     slow: int = 0
     late: int = 0
     full: int = 0
+    doubted: list[str] = field(default_factory=list)  # why nothing was said of a call
     rates: dict[tuple[str, str], float] = field(default_factory=dict)  # operation, dtype -> seconds a product
 
 
@@ -121,6 +124,8 @@ def taken(
         tally.unjudged += 1
         tally.late += told.kind == "timeout"
         tally.full += told.kind == "memory"
+        if told.kind == "unjudged":
+            tally.doubted.append(told.message or "no bound is derived for it")
         return
     row = _row(call, told, name)
     tally.judged += told.kind != "unsupported"
@@ -163,14 +168,21 @@ def examine(
     edges = {size: high for size, (_, high) in reduction.edges.items()}
     sizes = [*([told.needs] if told.needs else [])]
     sizes += [
-        f"{WORDS[size]} {high:,} or more" if high - low == 1 else f"{WORDS[size]} from {low + 1:,} to {high:,} on"
+        f"{WORDS[size]} {high:,} or more"
+        if high - low == 1
+        else f"{WORDS[size]} from {low + 1:,} to {high:,} on"
         for size, (low, high) in reduction.edges.items()
     ]
     dtypes = [d for d in DTYPES if d == reduced.dtype or reduction.fails(replace(reduced, dtype=d))]
-    free = tuple(dict.fromkeys(FREE.get(size, size) for size in reduction.free if size not in reduction.edges))
+    free = tuple(
+        dict.fromkeys(FREE.get(size, size) for size in reduction.free if size not in reduction.edges)
+    )
     found = LargeNeeds(given(reduced), tuple(sizes), tuple(dtypes), free)
     row = replace(
-        _row(reduced, reduction.last, name), reduced=line(reduced), fails_if=found.sentence(), replay=token(reduced)
+        _row(reduced, reduction.last, name),
+        reduced=line(reduced),
+        fails_if=found.sentence(),
+        replay=token(reduced),
     )
     return LargeFound(name, call, reduced, found, edges, token(reduced), row, reduction.calls)
 

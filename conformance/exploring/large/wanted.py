@@ -97,7 +97,9 @@ class Counts:
             total = weights[end[chosen]] - weights[first[chosen]]
             some = (end > first)[chosen]
             part = values[np.maximum(end, first)[chosen]] - values[first[chosen]]
-            output[chosen] = np.where(some & (total > 0), 1 / np.where(total > 0, total, 1), 0)[:, None] * part
+            output[chosen] = (
+                np.where(some & (total > 0), 1 / np.where(total > 0, total, 1), 0)[:, None] * part
+            )
         return output
 
     def _weights(self, head: int) -> Array:
@@ -128,5 +130,3 @@ class Counts:
             total = (seen * weights).sum(axis=1, keepdims=True)
             found[rows] = (seen * weights) @ values / np.where(total > 0, total, 1)
         return found
-
-

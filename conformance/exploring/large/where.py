@@ -65,6 +65,9 @@ def ask(target: Target, call: Large, policy: str) -> Told:
         return Told("wrong", str(error))
     except MemoryError as error:
         return Told("memory", first_line(error))
+    except Exception as error:  # of this suite: nothing is said of the target
+        traceback.print_exception(error)
+        return Told("unjudged", f"a mistake of the suite, please report it: {first_line(error)}")
 
 
 def _full(error: BaseException) -> bool:
@@ -104,9 +107,7 @@ def given(target: Target, call: Large, make: Maker) -> dict[str, Any]:
     return {**found, **{name: target.give(array) for name, array in arrays.items()}, **others}
 
 
-def _laid(
-    target: Target, call: Large, make: Maker, name: str, array: Any, shape: tuple[int, ...]
-) -> Any:
+def _laid(target: Target, call: Large, make: Maker, name: str, array: Any, shape: tuple[int, ...]) -> Any:
     """[rows, width] as heads in the target's layout, in C order."""
     if make.kind == "array-api-strict":
         array = make.module.reshape(array, shape)
@@ -147,7 +148,9 @@ class Answered:
         if turned:
             index = (index[0], index[2], index[1], *index[3:])
         value: Any = self._values[name]
-        reader: Callable[[Any], Array] = self._target.take if not isinstance(value, np.ndarray) else np.asarray
+        reader: Callable[[Any], Array] = (
+            self._target.take if not isinstance(value, np.ndarray) else np.asarray
+        )
         try:
             array = reader(value[index])
         except UnreadableError:

@@ -18,7 +18,12 @@ class Sensitivity:
     """What roundings do to the gradients of one call, whatever their size; `of_query`: to that of the query alone."""
 
     def __init__(
-        self, problem: Problem, a: Approximation, bias_shape: tuple[int, ...], seed: str, of_query: bool = False
+        self,
+        problem: Problem,
+        a: Approximation,
+        bias_shape: tuple[int, ...],
+        seed: str,
+        of_query: bool = False,
     ) -> None:
         self._problem, self._a, self._bias_shape = problem, a, bias_shape
         self._backward = backward(problem, a)

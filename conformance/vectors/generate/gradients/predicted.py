@@ -39,14 +39,24 @@ class Responses:
     """
 
     def __init__(
-        self, problem: Problem, a: Approximation, bias_shape: tuple[int, ...], seed: str, of_query: bool = False
+        self,
+        problem: Problem,
+        a: Approximation,
+        bias_shape: tuple[int, ...],
+        seed: str,
+        of_query: bool = False,
     ) -> None:
         self._size, self._seed = max(1, problem.visible.size), seed
         coherence = coherence_of(problem, a)
         self._alike = cache(lambda bits: alike_weights(problem, a, bits))
         self._ways = {
             from_output: partial(
-                simulate, problem, a, bias_shape=bias_shape, from_output=from_output, coherence=coherence,
+                simulate,
+                problem,
+                a,
+                bias_shape=bias_shape,
+                from_output=from_output,
+                coherence=coherence,
                 of_query=of_query,
             )  # fmt: skip
             for from_output in (False, True)
