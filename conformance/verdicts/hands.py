@@ -104,6 +104,7 @@ class TorchHands:
         self._type_of = type(torch.zeros(1).untyped_storage())
         self._pointer, self._size = self._type_of.data_ptr, self._type_of.nbytes
         self._neg, self._conj = tensor.is_neg, tensor.is_conj
+        self._not_lazy = lambda x, neg=tensor.resolve_neg, conj=tensor.resolve_conj: neg(conj(x))
 
     def give(self, array: Array, how: str | None = None) -> Any:
         """See `Hands`."""
@@ -116,7 +117,7 @@ class TorchHands:
 
     def take(self, thing: Any) -> Array:
         """See `Hands`."""
-        thing = self._contiguous(self._cpu(self._detach(thing)))
+        thing = self._contiguous(self._not_lazy(self._cpu(self._detach(thing))))
         if self._dtype(thing) == self._bfloat16:
             return np.array(self._numpy(self._view(thing, self._int16))).view(ml_dtypes.bfloat16)
         return np.array(self._numpy(thing))

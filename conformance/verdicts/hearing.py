@@ -37,6 +37,7 @@ class Hearing:
         self._asker = asker
         self.seen: dict[str, str] = {}  # check -> the first thing that is against it
         self.values: list[tuple[Call, bool]] = []  # calls whose numbers were judged, and whether they are right
+        self.answered = False  # whether some answer is right
 
     def ask(self, call: Call, **beside: Any) -> Answer:
         """Makes a call, whatever comes of it."""
@@ -52,6 +53,7 @@ class Hearing:
             beside["cotangent"] = self._cotangent(call)
         answer = self.ask(call, **beside)
         found = self._judged(call, answer)
+        self.answered |= found is None
         if not found or found.outputs:
             self.values.append((call, found is None))
         return found

@@ -101,8 +101,8 @@ def judge_program(
         hearing = Hearing(problem, asker, seed, device)
         outcomes = []
         for check in made:
-            answered = not check.last or not hearing.values or any(right for _, right in hearing.values)
-            outcomes.append(_made(check, hearing) if answered else Outcome(check.name, check.asks, False, NOTHING))
+            said = not check.last or hearing.answered
+            outcomes.append(_made(check, hearing) if said else Outcome(check.name, check.asks, False, NOTHING))
             if told is not None:
                 told(outcomes[-1])
     finally:
