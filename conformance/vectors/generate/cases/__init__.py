@@ -15,6 +15,9 @@ from conformance.vectors.generate.cases import (
     gradients,
     heads,
     independence,
+    kernel_numbers,
+    kernel_sizes,
+    kernels,
     layer_gradients,
     mask,
     nonfinite,
@@ -50,6 +53,9 @@ _CHAPTERS = (
     gradient_beside,
     gradient_tiles,
     layer_gradients,
+    kernels,
+    kernel_sizes,
+    kernel_numbers,
     validation,
 )
 
