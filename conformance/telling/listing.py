@@ -26,6 +26,7 @@ from conformance.vectors import load
 from conformance.vectors.case import Array, Case, Golden
 from conformance.vectors.coverage import HOLES
 from conformance.vectors.coverage import coverage as coverage_of
+from conformance.vectors.seeded import seed_json
 
 Entry = dict[str, Any]
 
@@ -207,7 +208,7 @@ def case_json(case: Case) -> Entry:
             name: {
                 "dtype": case.dtype_of.get(name, str(array.dtype)),
                 "shape": list(array.shape),
-                "values": values(array),
+                **({"seeded": seed_json(case.seeded[name])} if name in case.seeded else {"values": values(array)}),
             }
             for name, array in case.inputs.items()
         },
@@ -263,18 +264,29 @@ def case_lines(case: Case, titles: Mapping[str, str], verbose: bool = False) -> 
             else f" {case.dtype_of.get(name, array.dtype)}"
         )
         memory = f", {case.memory[name]} in memory" if name in case.memory else ""
-        lines += ["", f"input {name} {array.shape}{own}{memory}", *_array_lines(array)]
+        lines += ["", f"input {name} {array.shape}{own}{memory}{_seeded(case, name)}", *_array_lines(array)]
     if case.repeat > 1:
         lines += ["", f"called {counted(case.repeat, 'time')}; the last answer counts"]
     if case.raises:
         lines += ["", "expected: any exception but NotImplementedError"]
     for name, golden in case.expected.items():
         rows = f", rows {', '.join(map(str, golden.rows))}" if golden.rows is not None else ""
+        rows += ", finite elsewhere" if golden.finite else ""
         lines += ["", f"expected {name} {golden.shape}{rows}", *_array_lines(golden.hi)]
         lines += tolerance_lines_in_full(golden) if verbose else tolerance_lines(golden)
     if case.expected:
         lines += ["", LEGEND_IN_FULL if verbose else LEGEND]
     return lines
+
+
+def _seeded(case: Case, name: str) -> str:
+    """How an operand that is not stored is made."""
+    if name not in case.seeded:
+        return ""
+    seed = case.seeded[name]
+    numbers = f"{seed.bits} bits, power {seed.power}" if seed.share is None else f"{seed.share} of 256 true"
+    boxes = f", {counted(len(seed.boxes), 'part')} of another value" if seed.boxes else ""
+    return f", made of seed {seed.seed}: {numbers}{boxes}"
 
 
 def _array_lines(array: Array) -> list[str]:

@@ -38,11 +38,12 @@ def stored(draft: Draft, whole: Mapping[str, Golden]) -> dict[str, Golden]:
 
 def _rows(golden: Golden, name: str, rows: tuple[int, ...]) -> Golden:
     axis = query_axis(name, len(golden.shape))
+    places = rows if golden.rows is None else [golden.rows.index(row) for row in rows]
 
     def some(array: Array) -> Array:
-        return np.take(array, rows, axis)
+        return np.take(array, places, axis)
 
-    assert golden.rows is None and not golden.signatures
+    assert not golden.signatures
     return replace(
         golden,
         rows=rows,

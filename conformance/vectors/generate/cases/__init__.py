@@ -17,6 +17,9 @@ from conformance.vectors.generate.cases import (
     gradients,
     heads,
     independence,
+    kernel_numbers,
+    kernel_sizes,
+    kernels,
     layer_gradients,
     mask,
     memory,
@@ -56,6 +59,9 @@ _CHAPTERS = (
     gradient_beside,
     gradient_tiles,
     layer_gradients,
+    kernels,
+    kernel_sizes,
+    kernel_numbers,
     validation,
 )
 
