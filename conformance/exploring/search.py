@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from conformance.exploring import smaller
 from conformance.exploring.draw import Claims, draw, needs
+from conformance.exploring.earlier import SHAPE
 from conformance.exploring.explain import CALLS as EXPLAINING
 from conformance.exploring.explain import Needs, applies, explain, resized, size_of
 from conformance.exploring.recipe import Recipe, token
@@ -169,7 +170,7 @@ def _alone(trials: Trials, tried: Tried, allowed: Callable[[Recipe], bool]) -> t
     first = trials.ask(recipe, _name(tried))
     if first.failed and first.kind == tried.kind:
         return first, ()
-    for again in dict.fromkeys((tried.recipe.again or "value", "same", "value", "query", "key")):
+    for again in dict.fromkeys((tried.recipe.again or "value", "same", "value", "query", "key", SHAPE)):
         if again != "same" or tried.kind.endswith("twice"):
             trials.restart()
             other = trials.ask(replace(recipe, again=again), _name(tried))
@@ -231,7 +232,7 @@ def _passes_without(trials: Trials, claims: Claims, found: Found, recipe: Recipe
         if needs(less) <= claims.features:
             tried = trials.ask(less)
             return tried.row is not None and not tried.failed
-    for name in ("kv_len", "d_k", "q_len", "heads", "batch"):
+    for name in ("kv_len", "d_k", "d_v", "q_len", "heads", "batch"):
         least = size_of(found.reduced.recipe, name)
         if any(name in said for said in found.needs.sizes) and least > 1 and applies(name, recipe):
             other = _below(recipe, name, least - 1)

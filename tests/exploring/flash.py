@@ -1,4 +1,4 @@
-"""Right programs built as FlashAttention is: tiles of keys, a running maximum, weights in the dtype of the call, wide sums."""
+"""Right programs built as FlashAttention is: tiles, a running maximum, weights in the dtype of the call, wide sums."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -49,9 +49,7 @@ class Flash:
             key, value = (np.where(there[..., None], x, np.zeros((), x.dtype)) for x in (key, value))
         key, value = (np.repeat(x, each, axis=-3) for x in (key, value))
         factor = wide(query.shape[-1] ** -0.5 if scale is None else scale)
-        bias = (
-            None if attn_bias is None else np.broadcast_to(attn_bias, (*query.shape[:-1], key.shape[-2]))
-        )
+        bias = None if attn_bias is None else np.broadcast_to(attn_bias, (*query.shape[:-1], key.shape[-2]))
         output = np.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
         lse = np.full(query.shape[:-1], -np.inf, wide)
         for first in range(0, query.shape[-2], self.rows):
@@ -97,9 +95,7 @@ class Flash:
             safe = np.where(np.isneginf(new), wide(0), new)
             raised, kept = exp(logits - safe), exp(top - safe)
             weight = weight * kept + raised.sum(axis=-1, keepdims=True)
-            total = (
-                total * kept + raised.astype(query.dtype).astype(wide) @ value[..., tile, :].astype(wide)
-            )
+            total = total * kept + raised.astype(query.dtype).astype(wide) @ value[..., tile, :].astype(wide)
             top = new
         return total, weight, top / unit
 
