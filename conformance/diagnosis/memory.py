@@ -43,12 +43,14 @@ def by_memory(failures: Sequence[Failure]) -> list[Note]:
 
 
 def _unwritten(failure: Failure) -> bool:
-    """Whether a result holds the bytes that are left in freed memory before each call; what is NaN already may look so."""
+    """Whether a result holds the bytes that freed memory has before each call; a NaN that was given may have them too."""
     given = [array for array in failure.case.inputs.values() if array.dtype.kind == "f"]
     if not all(np.isfinite(array).all() for array in given):
         return False
     return any(
-        bool(_of(array, byte).any()) for array in (failure.outputs or {}).values() for byte in (NO_NUMBER, OTHER)
+        bool(_of(array, byte).any())
+        for array in (failure.outputs or {}).values()
+        for byte in (NO_NUMBER, OTHER)
     )
 
 

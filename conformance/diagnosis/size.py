@@ -1,4 +1,4 @@
-"""Numbers that are right but for their accuracy: told by the size of the errors, since digits depend on the order of sums."""
+"""Numbers that are right but for their accuracy, told by the size of their errors: digits depend on the order of sums."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class Off:
             yield got[far], golden.hi[far]
 
     def stored(self, narrow: str, policy: str) -> bool:
-        """Whether each inaccurate output holds numbers of a narrower dtype alone, as near as storing in it leaves them."""
+        """Whether each inaccurate output holds numbers of a narrower dtype alone, as near as it can hold them."""
         for name, got in self.got.items():
             golden = self.failure.case.expected[name]
             finite = np.isfinite(golden.hi)
@@ -186,7 +186,7 @@ def _summed(off: Sequence[Off], passes: Iterable[Asked], dtype: str) -> Note | N
             if (np.abs(got - right)[finite] > length * UNIT_ROUNDOFF[dtype] * max(most, 2.0**-10)).any():
                 return None
     return Note(
-        f"The errors of your {dtype} results grow with the number of keys, as those of a sum that is kept in {dtype} do",
+        f"The errors of your {dtype} results grow with the number of keys, as if sums were kept in {dtype}",
         ("NUM-3",),
         tuple(each.failure for each in off),
         ids=("average-summed-in-16-bits", "denominator-summed-in-16-bits"),

@@ -83,10 +83,17 @@ def _nothing(found: Diagnosed) -> str:
 def note_line(note: Note, of: int) -> str:
     """What is said without a model, how much of what fails it explains, and the requirement."""
     like = f"; such as {', '.join(note.ids)}" if note.ids else ""
-    line = f"{note.sentence}. This explains {len(note.explained)} of {_failures(of)} ({named_all(note.violates)}{like})."
+    names = f"{named_all(note.violates)}{like}"
+    line = f"{note.sentence}. This explains {len(note.explained)} of {_failures(of)} ({names})."
     if note.beside:
-        line += f" {counted(note.beside, 'inaccurate test')} of that dtype {'is' if note.beside == 1 else 'are'} further off."
+        line += (
+            f" {counted(note.beside, 'other inaccurate test')} of that dtype {_is(note.beside)} further off."
+        )
     return line
+
+
+def _is(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def split_lines(splits: Sequence[Split]) -> list[str]:

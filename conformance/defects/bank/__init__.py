@@ -16,6 +16,7 @@ from conformance.defects.bank import (
     grad_formulas,
     grad_layer,
     grad_masks,
+    grad_own,
     grad_parts,
     grad_rules,
     grad_sums,
@@ -25,6 +26,7 @@ from conformance.defects.bank import (
     heads,
     hidden,
     independence,
+    kernels,
     lengths,
     loops,
     lse,
@@ -73,6 +75,7 @@ BANK: dict[str, tuple[Defect, ...]] = {
         splits,
         blocked,
         tile_rules,
+        kernels,
         independence,
         mixups,
         reshapes,
@@ -94,6 +97,7 @@ BANK: dict[str, tuple[Defect, ...]] = {
         grad_rules,
         grad_ends,
         grad_beside,
+        grad_own,
         validation,
     )
 }
