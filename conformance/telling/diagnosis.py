@@ -7,9 +7,9 @@ from typing import Any
 from conformance.diagnosis.failing import Failure
 from conformance.diagnosis.finding import Diagnosed, Finding, Note
 from conformance.diagnosis.model import Model
+from conformance.diagnosis.saying import kind
 from conformance.diagnosis.split import Split
 from conformance.judging.verdict import Diagnosis, Row
-from conformance.telling.alike import kind
 from conformance.telling.requirements import named_all
 from conformance.telling.text import counted
 

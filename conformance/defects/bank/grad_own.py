@@ -6,6 +6,7 @@ import numpy as np
 
 from conformance.defects.bank.ways import back
 from conformance.defects.blocks.back import anew
+from conformance.defects.blocks.edges import Edges, family, whole
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect, varied
 from conformance.defects.reference import REFERENCE as R
@@ -34,7 +35,41 @@ def _columns(c: Call, x: Array) -> Array:
     return np.where(np.arange(x.shape[-1]) < c.d_k, x, c.wide(0))
 
 
+def _tail(e: Edges) -> Change:
+    """Queries behind the last full block have no cotangent."""
+    return back(
+        {
+            "head_gradient": lambda c: np.where(
+                (np.arange(c.q_len) < whole(e, c.q_len))[:, None], R.head_gradient(c), c.wide(0)
+            )
+        }
+    )
+
+
+def _first_of_bias(c: Call, x: Array) -> Array:
+    """The gradient of a shared bias, of the first of those that share it."""
+    shape = c.attn_bias.shape
+    for axis in range(x.ndim):
+        own = axis - x.ndim + len(shape)
+        if (own < 0 or shape[own] == 1) and x.shape[axis]:
+            x = x.take([0], axis=axis)
+    return R.grad_bias(c, x)
+
+
 DEFECTS = (
+    Defect(
+        "grad-tail-of-queries-dropped",
+        "Your backward pass leaves out the queries behind the last full block, and all of them if no block is full.",
+        ("GRAD-1",),
+        **family(_tail, at=4, reach=""),
+    ),
+    Defect(
+        "grad-bias-of-first",
+        "The gradient of a shared bias is that of the first of what shares it.",
+        ("GRAD-5",),
+        back({"grad_bias": _first_of_bias}),
+        features=("attn_bias", "broadcast"),
+    ),
     Defect(
         "grad-causal-by-itself",
         "Your backward pass is causal although the forward pass is not.",

@@ -102,13 +102,14 @@ def _quantised(axes: tuple[int, ...] | None, *names: str) -> Change:
     """Weights of the layer in 8 bits; a step for each index along the other axes of [heads, in, width]."""
 
     def rounded(c: Call, w: Array) -> Array:
-        wide = w.astype(c.wide)
+        wide: Array = w.astype(c.wide)
         step = np.abs(wide).max(axis=axes, keepdims=True, initial=0) / c.wide(127)
         step = np.where(step == 0, c.wide(1), step)
         return np.asarray(np.rint(wide / step) * step)
 
     def accept(c: Call) -> Call:
-        return replace(c, **{n: rounded(c, getattr(c, n)) for n in names}) if c.layer else c
+        made: dict[str, Any] = {n: rounded(c, getattr(c, n)) for n in names} if c.layer else {}
+        return replace(c, **made)
 
     return {"accept": accept}
 
