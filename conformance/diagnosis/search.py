@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from conformance.defects.defect import Defect
 from conformance.diagnosis.failing import Evidence, Failure, evidence
 from conformance.diagnosis.finding import Diagnosed, Finding, Note
@@ -77,7 +79,8 @@ def diagnose(
     if not seen.failures:
         return Diagnosed((), seen.failed, 0, splits=split)
     notes = [*by_library(seen.failures, seen.passes, packages), *by_memory(seen.failures)]
-    sized = by_size(seen.failures, seen.passes, policy)
+    with np.errstate(all="ignore"):
+        sized = by_size(seen.failures, seen.passes, policy)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the models, which are wrong on purpose
         try:

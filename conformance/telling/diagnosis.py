@@ -98,16 +98,22 @@ def _is(number: int) -> str:
 
 def split_lines(splits: Sequence[Split]) -> list[str]:
     """What failing rows have in common and passing rows have not, a sentence for each condition."""
+    return told_splits(split_json(split) for split in splits)
+
+
+def told_splits(splits: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The same, of conditions as they stand in a report."""
     lines, told = [], set[str]()
     for split in splits:
-        there, elsewhere = split.failing + split.passing, split.failing_elsewhere + split.passing_elsewhere
-        verb = KINDS.get(split.kind, "fails")
-        who = f"Of the other rows it {verb}" if split.kind in told else f"It {verb}"
+        kind, elsewhere = split["verdict"], split["failing_elsewhere"]
+        verb = KINDS.get(kind, "fails")
+        who = f"Of the other rows it {verb}" if kind in told else f"It {verb}"
         lines.append(
-            f"{who} {'mostly' if split.failing_elsewhere else 'only'} {split.condition}: {split.failing} of "
-            f"{counted(there, 'row')} there, {split.failing_elsewhere} of {elsewhere} elsewhere."
+            f"{who} {'mostly' if elsewhere else 'only'} {split['condition']}: {split['failing']} of "
+            f"{counted(split['failing'] + split['passing'], 'row')} there, {elsewhere} of "
+            f"{elsewhere + split['passing_elsewhere']} elsewhere."
         )
-        told.add(split.kind)
+        told.add(kind)
     return lines
 
 
@@ -186,17 +192,19 @@ def diagnosis_json(found: Diagnosed) -> dict[str, Any]:
 
 def splits_json(found: Diagnosed) -> tuple[Mapping[str, Any], ...]:
     """The conditions, as they stand in a report."""
-    return tuple(
-        {
-            "verdict": split.kind,
-            "condition": split.condition,
-            "failing": split.failing,
-            "passing": split.passing,
-            "failing_elsewhere": split.failing_elsewhere,
-            "passing_elsewhere": split.passing_elsewhere,
-        }
-        for split in found.splits
-    )
+    return tuple(map(split_json, found.splits))
+
+
+def split_json(split: Split) -> Mapping[str, Any]:
+    """A condition, as it stands in a report."""
+    return {
+        "verdict": split.kind,
+        "condition": split.condition,
+        "failing": split.failing,
+        "passing": split.passing,
+        "failing_elsewhere": split.failing_elsewhere,
+        "passing_elsewhere": split.passing_elsewhere,
+    }
 
 
 def notes_json(found: Diagnosed) -> tuple[Mapping[str, Any], ...]:
