@@ -277,13 +277,15 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
         if report.gave_up:
             out.print(plain(f"{report.gave_up}; {_LONGER}", "bold red"), soft_wrap=True)
         if report.failed:
-            out.print(blame_table(report.results, read_requirements()))
+            out.print(blame_table(report.results, read_requirements(), recorder.causes()))
         for told in dead_lines(report.results):
             out.print(plain(shorten(told, MESSAGE)), soft_wrap=True)
         if told := alike(report.results):
             out.print(plain(told), soft_wrap=True)
         for sentence in recorder.diagnosis():
             out.print(plain(shorten(sentence, MESSAGE)), soft_wrap=True)
+        for outlier in recorder.outliers():
+            out.print(plain(outlier), soft_wrap=True)
         if told := recorder.varied():
             out.print(plain(told), soft_wrap=True)
         if hint := recorder.assumed():

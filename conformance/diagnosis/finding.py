@@ -40,6 +40,7 @@ class Finding:
 class Note:
     """What is said of failing rows without a model: by the size of their errors, by a second answer, by a library."""
 
+    kind: str  # in a word
     sentence: str  # without a full stop
     violates: tuple[str, ...]
     explained: tuple[Failure, ...]
@@ -67,5 +68,5 @@ class Diagnosed:
     @property
     def explained(self) -> int:
         """How many failing rows some finding reproduces, or some note tells of."""
-        told = (*self.findings, *self.notes)
-        return len({(f.case.id, f.dtype) for each in told for f in each.explained})
+        told = [*(each.explained for each in self.findings), *(each.explained for each in self.notes)]
+        return len({(f.case.id, f.dtype) for rows in told for f in rows})

@@ -59,6 +59,7 @@ def by_library(failures: Sequence[Failure], passes: Iterable[Asked], packages: I
     said = "; ".join(reason.rstrip(".") for reason in list(reasons)[:3])
     return [
         Note(
+            "library",
             f"This is what {library.called} does by itself, and known of it (spec/found.md): {said}",
             tuple(dict.fromkeys(name for f in those for name in f.case.covers))[:3],
             those,

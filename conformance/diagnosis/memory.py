@@ -22,6 +22,7 @@ def by_memory(failures: Sequence[Failure]) -> list[Note]:
     if len(unwritten) >= ENOUGH:
         found.append(
             Note(
+                "unwritten",
                 "Your results hold memory that was freed before the call: a part of them is never written",
                 ("IND-4",),
                 unwritten,
@@ -32,6 +33,7 @@ def by_memory(failures: Sequence[Failure]) -> list[Note]:
         every = len(unsteady) >= min(MOST, len(numbers))  # of those that were asked twice
         found.append(
             Note(
+                "unsteady",
                 "You give another answer when you are asked again: a race, memory that is not written, "
                 "random numbers, or state that one call leaves to the next",
                 ("IND-4",),
@@ -43,12 +45,14 @@ def by_memory(failures: Sequence[Failure]) -> list[Note]:
 
 
 def _unwritten(failure: Failure) -> bool:
-    """Whether a result holds the bytes that are left in freed memory before each call; what is NaN already may look so."""
+    """Whether a result holds the bytes that freed memory has before each call; so may a NaN that is given."""
     given = [array for array in failure.case.inputs.values() if array.dtype.kind == "f"]
     if not all(np.isfinite(array).all() for array in given):
         return False
     return any(
-        bool(_of(array, byte).any()) for array in (failure.outputs or {}).values() for byte in (NO_NUMBER, OTHER)
+        bool(_of(array, byte).any())
+        for array in (failure.outputs or {}).values()
+        for byte in (NO_NUMBER, OTHER)
     )
 
 

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from conformance.defects.defect import Defect
 from conformance.diagnosis.failing import Evidence, Failure, evidence
 from conformance.diagnosis.finding import Diagnosed, Finding, Note
@@ -29,7 +31,7 @@ NEAR = 60
 CANDIDATES = 40
 """Models that are weighed in a round."""
 ROUNDS = 12
-MISSES = 4
+MISSES = 5
 """Rounds in which nothing is found, after which one mistake is no longer looked for."""
 MOST_FINDINGS = 8
 SECONDS = 12.0
@@ -77,7 +79,8 @@ def diagnose(
     if not seen.failures:
         return Diagnosed((), seen.failed, 0, splits=split)
     notes = [*by_library(seen.failures, seen.passes, packages), *by_memory(seen.failures)]
-    sized = by_size(seen.failures, seen.passes, policy)
+    with np.errstate(all="ignore"):
+        sized = by_size(seen.failures, seen.passes, policy)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the models, which are wrong on purpose
         try:
@@ -89,7 +92,9 @@ def diagnose(
     exact = {f for finding in found.findings if not finding.contradicted for f in finding.explained}
     sized = [note for note in sized if sum(f in exact for f in note.explained) < ALL * len(note.explained)]
     told = {f for note in (*notes, *sized) for f in note.explained}
-    findings = tuple(f for f in found.findings if not set(f.explained) <= told or f.explains >= TOLD * len(told))
+    findings = tuple(
+        f for f in found.findings if not set(f.explained) <= told or f.explains >= TOLD * len(told)
+    )
     left = tuple(f for f in found.left if f not in told)
     return replace(found, findings=findings, splits=split, notes=(*notes, *sized), left=left)
 
@@ -198,9 +203,11 @@ class Search:
         cases = len({f.case.id for f in seen.failures})
         raised = all(f.raised for f in seen.failures)
         rounds = misses = 0
-        while left and len(found) < MOST_FINDINGS and rounds < self._rounds and misses < MISSES and self._time():
+        while (
+            left and len(found) < MOST_FINDINGS and rounds < self._rounds and misses < MISSES and self._time()
+        ):
             rounds += 1
-            screen = self._screen(left)
+            screen = self._screen(self._stratum(left, misses))
             weights = self._round(screen, left)
             best = next((w for w in weights if self._enough(w.model)), None)
             if best is not None:
@@ -251,7 +258,7 @@ class Search:
         return replace(finding, contradicted=against, looked_at=len(passes))
 
     def _raises_as_it_does(self, finding: Finding) -> bool:
-        """Whether it raises in nearly all of the calls whose exceptions say the same; where most raise, in half of all."""
+        """Whether it raises where the same is said; where most calls raise, in half of them."""
         if not all(f.raised for f in finding.explained):
             return True
         kinds = {kind(f.said) for f in finding.explained}
@@ -300,6 +307,17 @@ class Search:
         best = max(enough, key=lambda model: len(reached[model]))
         return [replace(find(self._bench, best), explained=reached[best], partly=True)]
 
+    def _stratum(self, left: Sequence[Failure], misses: int) -> Sequence[Failure]:
+        """Rows that fail under one condition, each condition in turn: two of them may be two mistakes."""
+        strata, rest = list[list[Failure]](), list(left)
+        for split in self._split:
+            inside = [f for f in rest if (f.case.id, f.dtype) in split.rows]
+            rest = [f for f in rest if f not in inside]
+            strata.append(inside)
+        strata = [stratum for stratum in (*strata, rest) if len({f.case.id for f in stratum}) >= ENOUGH]
+        strata.sort(key=len, reverse=True)
+        return strata[misses % len(strata)] if strata else left
+
     def _time(self) -> bool:
         return time.process_time() < self._until
 
@@ -338,7 +356,9 @@ class Search:
         return list(chosen.values())
 
     def _rank(self, weight: Weight) -> tuple[bool, float, int, int]:
-        weak = bool(weight.contradicted) and not weight.by_numbers  # against NaN alone any contradiction decides
+        weak = (
+            bool(weight.contradicted) and not weight.by_numbers
+        )  # against NaN alone any contradiction decides
         return weak, -weight.score, -len(weight.model.features), self._place[weight.model.name]
 
     def _enough(self, model: Model) -> bool:

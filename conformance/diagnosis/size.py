@@ -1,4 +1,4 @@
-"""Numbers that are right but for their accuracy: told by the size of the errors, since digits depend on the order of sums."""
+"""Numbers that are wrong in their accuracy alone, told by the size of their errors: digits depend on orders of sums."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ class Off:
             yield got[far], golden.hi[far]
 
     def stored(self, narrow: str, policy: str) -> bool:
-        """Whether each inaccurate output holds numbers of a narrower dtype alone, as near as storing in it leaves them."""
+        """Whether each inaccurate output holds numbers of a narrower dtype alone, as near as it can hold them."""
         for name, got in self.got.items():
             golden = self.failure.case.expected[name]
             finite = np.isfinite(golden.hi)
@@ -125,6 +125,7 @@ def _stored(off: Sequence[Off], dtype: str, policy: str) -> Note | None:
     cut = len(got) >= 2 * FEWEST and (np.abs(got) <= np.abs(right)).mean() >= CUT
     how = "cut off, not rounded" if cut else "rounded to it"
     return Note(
+        f"stored-in-{narrow}",
         f"Each of your inaccurate {dtype} results holds {narrow} numbers only: it is {how}",
         ("NUM-1", "DTYPE-1"),
         tuple(each.failure for each in those),
@@ -134,18 +135,26 @@ def _stored(off: Sequence[Off], dtype: str, policy: str) -> Note | None:
 
 def _narrower(off: Sequence[Off], dtype: str, policy: str) -> Note | None:
     """Results within the tolerance of a narrower dtype or of a policy that rounds more."""
-    for name, key, said, ids in _candidates(dtype, policy):
+    for kind, name, key, said, ids in _candidates(dtype, policy):
         inside = [each.failure for each in off if each.within(name, key)]
         if len(inside) >= MOST * len(off):
-            return Note(said, ("NUM-1",), tuple(inside), ids=ids, beside=len(off) - len(inside))
+            return Note(
+                f"size-of-{kind}", said, ("NUM-1",), tuple(inside), ids=ids, beside=len(off) - len(inside)
+            )
     return None
 
 
-def _candidates(dtype: str, policy: str) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
-    """Dtype and policy of a bound, what it says if it is met, and the mistakes of the bank that this may be."""
+def _candidates(dtype: str, policy: str) -> Iterator[tuple[str, str, str, str, tuple[str, ...]]]:
+    """A word, dtype and policy of a bound, what it says if it is met, and the mistakes of the bank that this may be."""
     if dtype == "float64":
         said = "Your float64 results are as accurate as float32: something is computed in float32"
-        yield "float32", "eager", said, ("everything-float32-in-float64", "softmax-float32-in-float64")
+        yield (
+            "float32",
+            "float32",
+            "eager",
+            said,
+            ("everything-float32-in-float64", "softmax-float32-in-float64"),
+        )
     if dtype in ("float64", "float32"):
         for reduced in REDUCED_POLICIES if policy not in REDUCED_POLICIES else ():
             what = "bfloat16" if reduced == "bf16x1" else "float16 or TF32"
@@ -153,13 +162,13 @@ def _candidates(dtype: str, policy: str) -> Iterator[tuple[str, str, str, tuple[
                 f"Your {dtype} results meet the tolerance of `{reduced}`: something on the way, "
                 f"operands, weights or sums, has no more bits than {what}"
             )
-            yield "float32", reduced, said, _reduced(what)
+            yield reduced, "float32", reduced, said, _reduced(what)
     if dtype == "float16":
         said = "Your float16 results are as accurate as bfloat16: something is rounded to bfloat16"
-        yield "bfloat16", "eager", said, ("operands-in-bfloat16", "weights-in-bfloat16")
+        yield "bfloat16", "bfloat16", "eager", said, ("operands-in-bfloat16", "weights-in-bfloat16")
     if policy == "fused" and dtype in ("float16", "bfloat16"):
         yield (
-            dtype, "eager",
+            "eager", dtype, "eager",
             f"Your {dtype} results meet the tolerance of `eager`: something is rounded to {dtype} between two steps",
             (),
         )  # fmt: skip
@@ -186,7 +195,8 @@ def _summed(off: Sequence[Off], passes: Iterable[Asked], dtype: str) -> Note | N
             if (np.abs(got - right)[finite] > length * UNIT_ROUNDOFF[dtype] * max(most, 2.0**-10)).any():
                 return None
     return Note(
-        f"The errors of your {dtype} results grow with the number of keys, as those of a sum that is kept in {dtype} do",
+        "summed-in-16-bits",
+        f"The errors of your {dtype} results grow with the number of keys, as if sums were kept in {dtype}",
         ("NUM-3",),
         tuple(each.failure for each in off),
         ids=("average-summed-in-16-bits", "denominator-summed-in-16-bits"),

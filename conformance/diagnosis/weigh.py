@@ -17,7 +17,14 @@ LIKELY = 60
 LARGE = 50_000
 """Elements of inputs above which a row is left to the last count."""
 
-WORTH: dict[Word, float] = {"same": 1.0, "faint": 0.25, "alike": 0.75, "partly": -0.25, "right": 0.0, "other": -0.5}
+WORTH: dict[Word, float] = {
+    "same": 1.0,
+    "faint": 0.25,
+    "alike": 0.75,
+    "partly": -0.25,
+    "right": 0.0,
+    "other": -0.5,
+}
 CONTRADICTION = 1.0
 EXPLAINED: tuple[Word, ...] = ("same", "faint", "alike")
 """Words of a model that reproduces a row."""

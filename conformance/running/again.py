@@ -21,7 +21,9 @@ class Again:
     def __init__(self) -> None:
         self._left = MOST
 
-    def look(self, question: Question, answer: Answer, row: Row, ask: Callable[[Question], Answer], policy: str) -> Row:
+    def look(
+        self, question: Question, answer: Answer, row: Row, ask: Callable[[Question], Answer], policy: str
+    ) -> Row:
         """The row of a wrong answer, which says so where a second one is another."""
         if row.verdict != "fail" or answer.kind != "outputs" or question.case.raises or not self._left:
             return row

@@ -419,5 +419,6 @@ BEHIND = ("torch", "jax", "keras", "onnx", "onnxruntime")
 
 
 def _environment(array_type: str) -> dict[str, str]:
-    names = [array_type, *(name for name in BEHIND if name in sys.modules and name != array_type)]
-    return {name: str(getattr(library(name) if name == array_type else sys.modules[name], "__version__", "unknown")) for name in names}
+    behind = {name: sys.modules[name] for name in BEHIND if name in sys.modules}
+    modules = {array_type: library(array_type), **behind}
+    return {name: str(getattr(module, "__version__", "unknown")) for name, module in modules.items()}

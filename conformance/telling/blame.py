@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.judging.verdict import Row
@@ -24,8 +24,8 @@ class Blame:
     tested: int
 
 
-def blame(rows: Iterable[Row]) -> list[Blame]:
-    """The requirements of failing rows, the most telling first.
+def blame(rows: Iterable[Row], causes: Sequence[str] = ()) -> list[Blame]:
+    """The requirements of failing rows: `causes`, which a diagnosis names, then the most telling first.
 
     A requirement tells the more, the better "it is broken" predicts which rows fail: all that cover it, and
     no others. Dice's coefficient of the two sets counts just that. Looking at the share of failures alone
@@ -45,11 +45,21 @@ def blame(rows: Iterable[Row]) -> list[Blame]:
     blamed = [
         Blame(name, len(those), tested[name])
         for name, those in failures.items()
-        if (tested[name] >= FEW or not any(those <= others for others in broken))
-        and not (2 * len(those) < tested[name] and _better(name, failures, tested))
+        if name in causes
+        or (
+            (tested[name] >= FEW or not any(those <= others for others in broken))
+            and not (2 * len(those) < tested[name] and _better(name, failures, tested))
+        )
     ]
+    place = {name: number for number, name in enumerate(causes)}
     return sorted(
-        blamed, key=lambda b: (-2 * b.failed / (b.tested + every), b.tested, id_order(b.requirement))
+        blamed,
+        key=lambda b: (
+            place.get(b.requirement, len(place)),
+            -2 * b.failed / (b.tested + every),
+            b.tested,
+            id_order(b.requirement),
+        ),
     )
 
 

@@ -83,24 +83,37 @@ def _nothing(found: Diagnosed) -> str:
 def note_line(note: Note, of: int) -> str:
     """What is said without a model, how much of what fails it explains, and the requirement."""
     like = f"; such as {', '.join(note.ids)}" if note.ids else ""
-    line = f"{note.sentence}. This explains {len(note.explained)} of {_failures(of)} ({named_all(note.violates)}{like})."
+    names = f"{named_all(note.violates)}{like}"
+    line = f"{note.sentence}. This explains {len(note.explained)} of {_failures(of)} ({names})."
     if note.beside:
-        line += f" {counted(note.beside, 'inaccurate test')} of that dtype {'is' if note.beside == 1 else 'are'} further off."
+        line += (
+            f" {counted(note.beside, 'other inaccurate test')} of that dtype {_is(note.beside)} further off."
+        )
     return line
+
+
+def _is(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def split_lines(splits: Sequence[Split]) -> list[str]:
     """What failing rows have in common and passing rows have not, a sentence for each condition."""
+    return told_splits(split_json(split) for split in splits)
+
+
+def told_splits(splits: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The same, of conditions as they stand in a report."""
     lines, told = [], set[str]()
     for split in splits:
-        there, elsewhere = split.failing + split.passing, split.failing_elsewhere + split.passing_elsewhere
-        verb = KINDS.get(split.kind, "fails")
-        who = f"Of the other rows it {verb}" if split.kind in told else f"It {verb}"
+        kind, elsewhere = split["verdict"], split["failing_elsewhere"]
+        verb = KINDS.get(kind, "fails")
+        who = f"Of the other rows it {verb}" if kind in told else f"It {verb}"
         lines.append(
-            f"{who} {'mostly' if split.failing_elsewhere else 'only'} {split.condition}: {split.failing} of "
-            f"{counted(there, 'row')} there, {split.failing_elsewhere} of {elsewhere} elsewhere."
+            f"{who} {'mostly' if elsewhere else 'only'} {split['condition']}: {split['failing']} of "
+            f"{counted(split['failing'] + split['passing'], 'row')} there, {elsewhere} of "
+            f"{elsewhere + split['passing_elsewhere']} elsewhere."
         )
-        told.add(split.kind)
+        told.add(kind)
     return lines
 
 
@@ -179,17 +192,19 @@ def diagnosis_json(found: Diagnosed) -> dict[str, Any]:
 
 def splits_json(found: Diagnosed) -> tuple[Mapping[str, Any], ...]:
     """The conditions, as they stand in a report."""
-    return tuple(
-        {
-            "verdict": split.kind,
-            "condition": split.condition,
-            "failing": split.failing,
-            "passing": split.passing,
-            "failing_elsewhere": split.failing_elsewhere,
-            "passing_elsewhere": split.passing_elsewhere,
-        }
-        for split in found.splits
-    )
+    return tuple(map(split_json, found.splits))
+
+
+def split_json(split: Split) -> Mapping[str, Any]:
+    """A condition, as it stands in a report."""
+    return {
+        "verdict": split.kind,
+        "condition": split.condition,
+        "failing": split.failing,
+        "passing": split.passing,
+        "failing_elsewhere": split.failing_elsewhere,
+        "passing_elsewhere": split.passing_elsewhere,
+    }
 
 
 def notes_json(found: Diagnosed) -> tuple[Mapping[str, Any], ...]:

@@ -29,6 +29,8 @@ from conformance.version import SUITE_VERSION
 if TYPE_CHECKING:
     from conformance.diagnosis.finding import Diagnosed
 
+MOSTLY = 0.8
+"""The share of the failures that a diagnosis explains, from which on the rest of what fails is a consequence."""
 WRITE_SECONDS = 1.0
 """How long a computed row may wait to be written."""
 
@@ -59,6 +61,7 @@ class Recorder:
         self._rows: list[Row] = []
         self._found: Diagnosed | None = None
         self._splits: tuple[Mapping[str, Any], ...] = ()
+        self._notes: tuple[Mapping[str, Any], ...] = ()
         self._written = time.monotonic()
         self._whole: list[str] = []
         self._stopped = ""
@@ -149,6 +152,7 @@ class Recorder:
             untested_requirements=summary.untested(rows, self._requirements),
             results=rows,
             splits=self._splits,
+            notes=self._notes,
             options=self._request.options,
             baseline=self._baseline(rows),
             asked=self._started.total,
@@ -189,7 +193,7 @@ class Recorder:
     def diagnose(self) -> "Diagnosed":
         """Looks for known mistakes that explain what fails; from now on the report and its rows name them."""
         from conformance.diagnosis.search import diagnose  # which takes long to import
-        from conformance.telling.diagnosis import diagnosed_rows, splits_json
+        from conformance.telling.diagnosis import diagnosed_rows, notes_json, splits_json
 
         assert self._started is not None
         found = diagnose(
@@ -199,7 +203,7 @@ class Recorder:
             packages=self._started.hello.environment,
         )
         self._found, self._rows = found, diagnosed_rows(self._rows, found)
-        self._splits = splits_json(found)
+        self._splits, self._notes = splits_json(found), notes_json(found)
         return found
 
     def diagnosis(self) -> list[str]:
@@ -209,6 +213,24 @@ class Recorder:
         from conformance.telling.diagnosis import diagnosis_lines
 
         return [f"diagnosis: {line}" for line in diagnosis_lines(self._found)]
+
+    def causes(self) -> list[str]:
+        """The requirements that the diagnosis says are broken, if it explains nearly all that fails."""
+        found = self._found
+        if found is None or found.explained < MOSTLY * found.failed:
+            return []
+        told = [(len(note.explained), note.violates) for note in found.notes]
+        told += [(finding.explains, finding.model.violates) for finding in found.findings]
+        ordered = sorted(told, key=lambda each: -each[0])
+        return list(dict.fromkeys(name for _, violates in ordered for name in violates))
+
+    def outliers(self) -> list[str]:
+        """Passing rows that meet a weaker policy than nearly all others, a line for each dtype."""
+        if self._started is None or self._started.accuracy != "eager":
+            return []
+        from conformance.telling.grades import outlier_lines
+
+        return outlier_lines(self._rows, self._vectors.cases)
 
     def assumed(self) -> str:
         """What to say of failures that all lie in what the target claims only by default; empty otherwise."""

@@ -78,6 +78,9 @@ class Report:
     untested_requirements: tuple[str, ...]
     results: tuple[Row, ...]
     splits: tuple[Mapping[str, Any], ...] = ()  # conditions that tell failing rows from passing ones
+    notes: tuple[
+        Mapping[str, Any], ...
+    ] = ()  # what the diagnosis says of failing rows without a known mistake
     options: Mapping[str, Any] | None = None  # which rows were asked, and how; None in reports of version 1.0
     baseline: BaselineResult | None = None
     asked: int | None = None  # rows that there are if the run goes to its end; None in reports of version 1.1
@@ -141,6 +144,7 @@ class Report:
             "untested_requirements": list(self.untested_requirements),
             "results": [row_to_json(row) for row in self.results],
             **({"splits": [dict(split) for split in self.splits]} if self.splits else {}),
+            **({"notes": [dict(note) for note in self.notes]} if self.notes else {}),
             **({"options": dict(self.options)} if self.options is not None else {}),
             **({"baseline": baseline} if baseline else {}),
             **({"asked": self.asked} if self.asked is not None else {}),
@@ -167,6 +171,7 @@ class Report:
             untested_requirements=tuple(data["untested_requirements"]),
             results=tuple(row_from_json(row) for row in data["results"]),
             splits=tuple(data.get("splits", ())),
+            notes=tuple(data.get("notes", ())),
             options=data.get("options"),
             baseline=BaselineResult(data["baseline"]["path"], tuple(data["baseline"]["problems"]))
             if "baseline" in data

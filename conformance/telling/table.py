@@ -36,8 +36,10 @@ def run_table(report: Report) -> Table:
     return table
 
 
-def blame_table(rows: Sequence[Row], requirements: Iterable[Requirement]) -> Table:
-    """What fails, as requirements, the most telling first."""
+def blame_table(
+    rows: Sequence[Row], requirements: Iterable[Requirement], causes: Sequence[str] = ()
+) -> Table:
+    """What fails, as requirements: those that the diagnosis names, then the others, the most telling first."""
     titles = {requirement.id: requirement.title for requirement in requirements}
     table = Table(
         "requirement",
@@ -46,11 +48,16 @@ def blame_table(rows: Sequence[Row], requirements: Iterable[Requirement]) -> Tab
         title="failing requirements, most informative first",
         title_justify="left",
     )
-    for each in blame(rows)[:BLAMED]:
+    blamed = blame(rows, causes)
+    named_first = [each for each in causes if any(b.requirement == each for b in blamed)]
+    for number, each in enumerate(blamed[:BLAMED]):
+        follows = bool(named_first) and number >= len(named_first)
+        lead = "and, as a consequence: " if follows and number == len(named_first) else ""
+        style = "dim" if follows else ""
         table.add_row(
-            plain(named(each.requirement)),
-            Text(f"{each.failed} of {each.tested}", STYLES["fail"]),
-            plain(titles.get(each.requirement, "")),
+            plain(named(each.requirement), style),
+            Text(f"{each.failed} of {each.tested}", style or STYLES["fail"]),
+            plain(f"{lead}{titles.get(each.requirement, '')}", style),
         )
     return table
 

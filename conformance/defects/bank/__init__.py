@@ -17,6 +17,7 @@ from conformance.defects.bank import (
     grad_formulas,
     grad_layer,
     grad_masks,
+    grad_own,
     grad_parts,
     grad_rules,
     grad_sums,
@@ -26,6 +27,7 @@ from conformance.defects.bank import (
     heads,
     hidden,
     independence,
+    kernels,
     lengths,
     loops,
     lse,
@@ -76,6 +78,7 @@ BANK: dict[str, tuple[Defect, ...]] = {
         splits,
         blocked,
         tile_rules,
+        kernels,
         independence,
         strides,
         mixups,
@@ -98,6 +101,7 @@ BANK: dict[str, tuple[Defect, ...]] = {
         grad_rules,
         grad_ends,
         grad_beside,
+        grad_own,
         validation,
     )
 }

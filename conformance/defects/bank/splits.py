@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.blocks.edges import family
+from conformance.defects.blocks.edges import in_parts
 from conformance.defects.blocks.loop import Share, fair, largest, merged_lse, split
 from conformance.defects.defect import Defect
 from conformance.vectors.case import Array
@@ -42,6 +42,20 @@ def _by_lse(maxima: Array, totals: Array, counts: Array) -> Any:
 def _base_two(maxima: Array, totals: Array, counts: Array) -> Any:
     each = _lse(maxima, totals)
     return _of_sum(np.exp2(each - largest(each)))
+
+
+def _in_another_base(maxima: Array) -> Any:
+    """Powers of e of maxima that are in units of log 2."""
+    return np.exp((maxima - largest(maxima)) * np.log2(np.e).astype(maxima.dtype))
+
+
+def _another_base(maxima: Array, totals: Array, counts: Array) -> Any:
+    return _of_sum(totals * _in_another_base(maxima))
+
+
+def _lse_in_another_base(maxima: Array, totals: Array) -> Any:
+    summed = (totals * _in_another_base(maxima)).sum(axis=-1)
+    return np.log(summed) + largest(maxima)[..., 0]
 
 
 def _largest_only(maxima: Array, totals: Array, counts: Array) -> Any:
@@ -175,7 +189,7 @@ LSES = (
 
 DEFECTS = (
     *(
-        Defect(name, sentence, ("ATT-2",), **family(lambda e, s=share, n=empty: split(e, s, empty=n)))  # type: ignore[misc]
+        Defect(name, sentence, ("ATT-2",), **in_parts(lambda e, s=share, n=empty: split(e, s, empty=n)))  # type: ignore[misc]
         for name, sentence, share, empty in SHARES
     ),
     *(
@@ -184,7 +198,7 @@ DEFECTS = (
             sentence,
             ("ATT-14",),
             features=("return_lse",),
-            **family(lambda e, f=lse: split(e, fair, f)),  # type: ignore[misc]
+            **in_parts(lambda e, f=lse: split(e, fair, f)),  # type: ignore[misc]
         )
         for name, sentence, lse in LSES
     ),
@@ -192,13 +206,19 @@ DEFECTS = (
         "split-empty-part-has-lse-of-zero",
         "A part of the keys of which nothing is visible has an lse of 0, not of -inf, and takes weight in the merge.",
         ("ATT-2", "MASK-4"),
-        **family(lambda e: split(e, _empty_is_zero, _lse_with_empty)),
+        **in_parts(lambda e: split(e, _empty_is_zero, _lse_with_empty)),
+    ),
+    Defect(
+        "split-merged-in-base-e",
+        "Parts of the keys have maxima in units of log 2, and are merged by exp of their difference, not by exp2.",
+        ("ATT-2", "ATT-14"),
+        **in_parts(lambda e: split(e, _another_base, _lse_in_another_base)),
     ),
     Defect(
         "split-correct",
         "Parts of 16 keys are attended apart and merged as they should be.",
         ("ATT-2",),
-        family(split)["change"],
+        in_parts(split)["change"],
         equivalent="another order of the same sums",
     ),
 )

@@ -7,6 +7,7 @@ from markupsafe import Markup
 
 from conformance.defects.defect import Defect
 from conformance.telling.blame import blame
+from conformance.telling.diagnosis import told_splits
 from conformance.telling.page.prose import inline
 from conformance.telling.report import FeatureResult, Report
 from conformance.telling.requirements import Requirement
@@ -29,9 +30,9 @@ class Blamed:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A known defect that explains failures."""
+    """What explains failures: a known defect, or a sentence without one."""
 
-    defect: str
+    defect: str  # empty where there is none
     sentence: str
     explains: int
     of: int
@@ -53,6 +54,7 @@ class Run:
     features: tuple[tuple[str, FeatureResult], ...]
     facts: tuple[tuple[str, str], ...]
     blamed: tuple[Blamed, ...]
+    conditions: tuple[str, ...]  # what failing rows have in common, a sentence each
     suspects: tuple[Suspect, ...]
     untested: tuple[str, ...]
     same_vectors: bool
@@ -83,6 +85,7 @@ def run_of(
             Blamed(b.requirement, _title(texts.get(b.requirement)), b.failed, b.tested)
             for b in blame(report.results)[:MOST_BLAMED]
         ),
+        conditions=tuple(shorten(line, PLACE) for line in told_splits(report.splits)),
         suspects=suspects(report, defects),
         untested=report.untested_requirements,
         same_vectors=report.vectors_sha256 == vectors_sha256,
@@ -90,12 +93,14 @@ def run_of(
 
 
 def suspects(report: Report, defects: Mapping[str, Defect]) -> tuple[Suspect, ...]:
-    """Every defect that some row's diagnosis names, that which explains most first."""
+    """What the diagnosis says without a known mistake, then every defect that some row names, by what it explains."""
     found = {each for row in report.results for each in row.diagnosis}
-    return tuple(
+    noted = [Suspect("", shorten(n["sentence"], PLACE), n["explains"], n["of"]) for n in report.notes]
+    named = [
         Suspect(shorten(d.defect, NAME), sentence_of(d.defect, defects), d.explains, d.of)
-        for d in sorted(found, key=lambda d: (-d.explains, d.of, d.defect))[:MOST_BLAMED]
-    )
+        for d in sorted(found, key=lambda d: (-d.explains, d.of, d.defect))
+    ]
+    return tuple([*noted, *named][:MOST_BLAMED])
 
 
 def sentence_of(defect: str, defects: Mapping[str, Defect]) -> str:
