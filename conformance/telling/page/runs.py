@@ -1,11 +1,13 @@
 """What the page says of each run as a whole."""
 
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
 from conformance.defects.defect import Defect
+from conformance.names import PROFILES
 from conformance.telling.blame import blame
 from conformance.telling.diagnosis import told_splits
 from conformance.telling.page.prose import inline
@@ -47,6 +49,7 @@ class Run:
     version: str
     accuracy: str
     source: str
+    argument: str  # the target, as it is typed after `mha-conformance run`
     status: str
     summary: tuple[tuple[str, int], ...]
     fused: str  # how many of the passing rows meet the stricter policy as well
@@ -78,7 +81,11 @@ def run_of(
         status=report.status,
         summary=tuple((v, n) for v, n in report.summary.items() if n or v in ("pass", "fail")),
         fused=_fused(report),
-        profiles=tuple(report.profiles.items()),
+        profiles=tuple(
+            (name, "not supported" if _lacks(report, name) else word)
+            for name, word in report.profiles.items()
+        ),
+        argument=_argument(report),
         features=tuple(report.features.items()),
         facts=_facts(report),
         blamed=tuple(
@@ -90,6 +97,25 @@ def run_of(
         untested=report.untested_requirements,
         same_vectors=report.vectors_sha256 == vectors_sha256,
     )
+
+
+def apart(runs: Sequence[Run]) -> list[Run]:
+    """The runs; those that share a name are called by where they come from."""
+    names = [run.name for run in runs]
+    return [
+        replace(run, name=shorten(run.source, NAME)) if names.count(run.name) > 1 else run for run in runs
+    ]
+
+
+def _lacks(report: Report, profile: str) -> bool:
+    """Whether a target does not support a feature of a profile, which is then no question of right or wrong."""
+    status = {name: feature.status for name, feature in report.features.items()}
+    return any(status.get(name) == "not claimed" for name in PROFILES.get(profile, ()))
+
+
+def _argument(report: Report) -> str:
+    source = shlex.quote(shorten(report.target.source, PLACE))
+    return f"--command {source}" if "--command" in report.command else source
 
 
 def suspects(report: Report, defects: Mapping[str, Defect]) -> tuple[Suspect, ...]:

@@ -43,6 +43,16 @@ def index(place: Iterable[int]) -> str:
     return f"[{', '.join(map(str, place))}]"
 
 
+AXES = ("batch", "head")
+"""What the leading axes of a headed array are, the last ones."""
+
+
+def place(where: tuple[int, ...]) -> str:
+    """The place of a matrix along the leading axes, in words: `batch 0, head 1`."""
+    names = [*["batch"] * (len(where) - len(AXES)), *AXES[-len(where) :]] if where else []
+    return ", ".join(f"{name} {i}" for name, i in zip(names, where, strict=True))
+
+
 def shape(sizes: tuple[int, ...]) -> str:
     """A shape as Python writes it."""
     return str(tuple(sizes))
