@@ -41,8 +41,8 @@ BACKENDS = {
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 SLOW_TESTS = ("vectors", "oracle", "exploring", "diagnosis", "defects", "test_soundness.py")
 """Tests that derive or search for numbers: half of the time of all tests without a framework."""
-SHARDS = 4
-"""Parts of the matrix of eager JAX: every row compiles anew there."""
+SHARDS = {"jax": 8, "jax-jit": 2}
+"""Parts of the matrix of JAX at one dtype: what it is asked first it compiles."""
 VECTOR_SHARES = 8
 """Parts of the cases that no change has touched."""
 
@@ -172,11 +172,11 @@ def conformance(session: nox.Session, backend: str) -> None:
 
 
 def part_of(target: str) -> list[str]:
-    """The arguments by which JAX, which compiles every row anew, is asked a part of the matrix, in turns."""
-    if target == "jax":
-        shard, dtype = turn() % SHARDS + 1, DTYPES[turn() // SHARDS % len(DTYPES)]
-        return ["--shard", f"{shard}/{SHARDS}", "--dtype", dtype]
-    return ["--dtype", DTYPES[turn() % len(DTYPES)]] if target == "jax-jit" else []
+    """The arguments by which JAX is asked a part of the matrix, in turns."""
+    if target not in SHARDS:
+        return []
+    parts = SHARDS[target]
+    return ["--shard", f"{turn() % parts + 1}/{parts}", "--dtype", DTYPES[turn() // parts % len(DTYPES)]]
 
 
 @nox.session
