@@ -9,7 +9,7 @@ import pytest
 from array_libraries import TOLERANCES, library
 
 from mha_core import merge_attention, multi_head_attention, scaled_dot_product_attention
-from mha_core.fused import portable
+from mha_core.torch_fused import portable
 
 exact_module = importlib.import_module("mha_core.exact")
 in_place_module = importlib.import_module("mha_core.in_place")
