@@ -37,8 +37,9 @@ def attend(
 def _in_pieces(xp: Any, part: Part) -> AttentionResult:
     """Piece by piece, each into its place."""
     groups = pieces_of(xp, part)
-    if len(groups) == 1 and len(groups[0]) == 1:
-        return _of_piece(xp, groups[0][0], None)
+    first = groups[0][0]
+    if first.part is part and len(groups) == 1:
+        return _of_piece(xp, first, None)
     sizes = part.sizes
     output = xp.empty(sizes.output, dtype=part.query.dtype, **beside(part.query))
     lse = (

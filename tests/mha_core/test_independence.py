@@ -229,6 +229,19 @@ def test_long_sequences_are_computed_in_blocks(monkeypatch, way):
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch"])
+@pytest.mark.parametrize("batch", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("q_len", [1, 40])
+def test_a_batch_of_one_keeps_its_axes(name, batch, q_len):
+    lib, rng = library(name), np.random.default_rng(3)
+    arrays = [lib.array(rng.standard_normal((*batch, 2, n, 80))) for n in (q_len, 900, 900)]
+    wanted = scaled_dot_product_attention(*arrays, return_weights=True).output
+    with portable():
+        got = scaled_dot_product_attention(*arrays)
+    assert got.shape == wanted.shape
+    np.testing.assert_allclose(lib.numpy(got), lib.numpy(wanted), **TOLERANCES["float64"])
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
 @pytest.mark.parametrize("option", ["mask", "attn_bias"])
 @pytest.mark.parametrize("heads", [1, 4])
 def test_each_head_of_a_long_sequence_has_its_own_mask(name, option, heads):
