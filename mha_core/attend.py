@@ -11,12 +11,12 @@ import array_api_compat
 
 from mha_core.arrays import beside, cast, compute_dtype, is_traced
 from mha_core.exact import exact
-from mha_core.fused import fused_output
 from mha_core.in_place import in_place
 from mha_core.online_softmax import online_softmax
 from mha_core.options import Options, Sizes
 from mha_core.parts import Part, Piece, pieces_of
 from mha_core.result import Array, AttentionResult
+from mha_core.torch_fused import torch_fused
 
 
 def attend(
@@ -25,9 +25,9 @@ def attend(
     """Output, lse, and the weights where asked for; the caller is `quiet`."""
     dtype = compute_dtype(xp, query.dtype)
     whole = options.return_weights or is_traced(xp, query)
-    fused = None if whole else fused_output(xp, query, key, value, options, sizes)
+    fused = None if whole else torch_fused(xp, Part(query, key, value, options, sizes))
     if fused is not None:
-        return AttentionResult(fused)
+        return fused
     part = Part(cast(xp, query, dtype), cast(xp, key, dtype), cast(xp, value, dtype), options, sizes)
     if whole or part.records or not array_api_compat.is_writeable_array(part.query):
         return exact(xp, part, slice(0, sizes.q_len), whole or part.records)
@@ -37,8 +37,9 @@ def attend(
 def _in_pieces(xp: Any, part: Part) -> AttentionResult:
     """Piece by piece, each into its place."""
     groups = pieces_of(xp, part)
-    if len(groups) == 1 and len(groups[0]) == 1:
-        return _of_piece(xp, groups[0][0], None)
+    first = groups[0][0]
+    if first.part is part and len(groups) == 1:
+        return _of_piece(xp, first, None)
     sizes = part.sizes
     output = xp.empty(sizes.output, dtype=part.query.dtype, **beside(part.query))
     lse = (

@@ -1,7 +1,7 @@
 """The gradients of heads that passed the checks: the first way that vouches for its result.
 
-Where arrays can be written to, heads are cut into units, whose gradients are computed `in_place_vjp` by NumPy or,
-whatever they hold, by `exact_vjp`; else that computes all of them.
+`torch_fused_vjp` computes a whole call. Else, where arrays can be written to, heads are cut into units, whose gradients
+are computed `in_place_vjp` by NumPy or, whatever they hold, by `exact_vjp`; else that computes all of them.
 """
 
 from typing import Any
@@ -15,6 +15,7 @@ from mha_core.in_place_vjp import in_place_vjp
 from mha_core.options import Options, Sizes
 from mha_core.parts import Part, entries_of, place_in, units_of
 from mha_core.result import Array
+from mha_core.torch_fused import torch_fused_vjp
 
 
 def attend_vjp(
@@ -34,6 +35,9 @@ def attend_vjp(
         part = Part(query, key, value, options, sizes)
         if is_traced(xp, query) or part.records or not array_api_compat.is_writeable_array(query):
             return exact_vjp(xp, part, grad, with_output)
+        fused = torch_fused_vjp(xp, part, grad, with_output)
+        if fused is not None:
+            return fused
         whole = _Whole(xp, part, with_output)
         for entry, at in entries_of(xp, part):
             of_entry = grad[(*at, ...)]

@@ -3,8 +3,7 @@
 import math
 from typing import Any
 
-import array_api_compat
-
+from mha_core.arrays import writes_in_place
 from mha_core.heads import ungrouped
 from mha_core.parts import Part, Piece
 from mha_core.result import Array, AttentionResult
@@ -28,7 +27,7 @@ TILE_COLUMNS = 512
 def in_place(np: Any, piece: Piece, place: Array | None) -> AttentionResult | None:
     """Output, in its place where that is given, and lse where asked for; None where they cannot be vouched for."""
     part = piece.part
-    if not array_api_compat.is_numpy_namespace(np) or 0 in part.sizes.logits:
+    if not writes_in_place(np, part.query) or 0 in part.sizes.logits:
         return None
     tiles = piece.once(_tiles, np)
     if not tiles:

@@ -8,8 +8,7 @@ NaN and Inf, even behind a mask, show in the bound or in a gradient.
 import math
 from typing import Any
 
-import array_api_compat
-
+from mha_core.arrays import writes_in_place
 from mha_core.head_gradients import HeadGradients
 from mha_core.heads import grouped, ungrouped
 from mha_core.options import scale_of
@@ -37,7 +36,7 @@ def in_place_vjp(np: Any, part: Part, grad: Array, with_output: bool) -> HeadGra
     """The gradients, and the output where asked for; None where they cannot be vouched for."""
     options, sizes = part.options, part.sizes
     beyond = options.softcap is not None or options.attn_bias is not None
-    if not array_api_compat.is_numpy_namespace(np) or beyond or 0 in sizes.logits:
+    if not writes_in_place(np, part.query) or beyond or 0 in sizes.logits:
         return None
     sinks = None if options.sinks is None else sinks_in(np, part)
     if options.sinks is not None and sinks is None:

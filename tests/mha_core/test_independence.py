@@ -9,7 +9,7 @@ import pytest
 from array_libraries import TOLERANCES, library
 
 from mha_core import merge_attention, multi_head_attention, scaled_dot_product_attention
-from mha_core.fused import portable
+from mha_core.torch_fused import portable
 
 exact_module = importlib.import_module("mha_core.exact")
 in_place_module = importlib.import_module("mha_core.in_place")
@@ -226,6 +226,19 @@ def test_long_sequences_are_computed_in_blocks(monkeypatch, way):
         seen.clear()
         scaled_dot_product_attention(x, x, value, is_causal=True)
         assert sum(seen) < 0.8 * x.shape[1] * 1024**2
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+@pytest.mark.parametrize("batch", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("q_len", [1, 40])
+def test_a_batch_of_one_keeps_its_axes(name, batch, q_len):
+    lib, rng = library(name), np.random.default_rng(3)
+    arrays = [lib.array(rng.standard_normal((*batch, 2, n, 80))) for n in (q_len, 900, 900)]
+    wanted = scaled_dot_product_attention(*arrays, return_weights=True).output
+    with portable():
+        got = scaled_dot_product_attention(*arrays)
+    assert got.shape == wanted.shape
+    np.testing.assert_allclose(lib.numpy(got), lib.numpy(wanted), **TOLERANCES["float64"])
 
 
 @pytest.mark.parametrize("name", ["numpy", "torch"])
