@@ -32,7 +32,6 @@ from conformance.running.protocol import (
 from conformance.running.target import Target, load, reachable
 from conformance.running.words import first_line
 
-
 Other = Callable[[Target, Message], Message]
 """Answers a message of another kind, which this protocol does not know."""
 
@@ -89,7 +88,7 @@ def serve(
                 reply = answer_message(
                     str(message.get("id", "")), _run(target, check(message, "run"), previous)
                 )
-            elif others and command in others and target is not None:
+            elif others and target is not None and isinstance(command, str) and command in others:
                 reply = others[command](target, message)
             else:
                 raise ProtocolError(

@@ -28,8 +28,8 @@ from conformance.running.isolated import Isolated
 from conformance.running.nearest import known
 from conformance.running.runner import TIMEOUT, Request, isolated, start
 from conformance.telling import summary
-from conformance.telling.large import LargeTrials
 from conformance.telling.junit import junit as junit_text
+from conformance.telling.large import LargeTrials
 from conformance.telling.outfile import OutFile, check_apart, files_of
 from conformance.telling.record import library_versions
 from conformance.telling.record import text as report_text

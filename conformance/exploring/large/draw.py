@@ -210,7 +210,7 @@ def _filled(claims: Claims, call: Large, dice: Dice) -> Large:
     if kind < 35 and c.dtype != "float64":
         return replace(c, family="sampled", levels=dice.choice((1, 4)))
     members = dice.choice((1, 1, 2, LOUD, LOUD))
-    if c.kv_len < members or c.d_v < LOUD + 16 and members == LOUD:
+    if c.kv_len < members or (c.d_v < LOUD + 16 and members == LOUD):
         members = 1
     return replace(c, members=members, strided=members > 1 and dice.chance(50))
 

@@ -102,6 +102,7 @@ class Test:
     tile: int = 0
 
     def __call__(self, numbers: Array) -> Array:
+        """Which of the numbers do."""
         rest = numbers % self.tile if self.tile else numbers
         found: Array = (rest >= self.low) & (rest <= self.high)
         return found

@@ -45,7 +45,7 @@ def ask(target: Target, call: Large, policy: str) -> Told:
     try:
         with np.errstate(all="ignore"):
             returned = how.function(*positions, **arguments)
-        values = named(returned, call.operation, arguments, {name: 0 for name in names})
+        values = named(returned, call.operation, arguments, dict.fromkeys(names, 0))
     except NotImplementedError as error:
         return Told("unsupported", said(error) or "raises NotImplementedError")
     except (UnreadableError, NoSuchGradientError) as error:
