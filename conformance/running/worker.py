@@ -91,7 +91,7 @@ def serve(
                 reply = answer_message(
                     str(message.get("id", "")), _run(target, check(message, "run"), previous, closed)
                 )
-            elif others and command in others and target is not None:
+            elif others and target is not None and isinstance(command, str) and command in others:
                 reply = others[command](target, message)
             else:
                 raise ProtocolError(

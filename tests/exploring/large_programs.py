@@ -22,6 +22,8 @@ class Tiled:
     times: Callable[[Numbers], Numbers] = lambda slots: np.ones(len(slots))  # how often each counts
     heads: Callable[[Numbers], Numbers] = lambda heads: heads  # which key head each head reads
     entries: int | None = None  # how many are computed
+    owners: Callable[[Numbers], Numbers] = lambda entries: entries  # whose keys each entry reads
+    times_scale: float = 1.0
     rescaled: bool = True
     last: int = 0  # keys behind the causal diagonal that are seen
     inside: Any = np.float32  # what weights are stored in
@@ -36,8 +38,8 @@ class Tiled:
             np.reshape(0 if q_offset is None else q_offset, (-1, 1, 1, 1)), (batch, 1, 1, 1)
         )
         place = offset[used] + np.arange(q_len)[:, None]  # [B, 1, q_len, 1]
-        q = query[used].astype(np.float32) * np.float32(d_k**-0.5)
-        shape = (*q.shape[:3], 1)
+        q = query[used].astype(np.float32) * np.float32(self.times_scale * d_k**-0.5)
+        shape, read = (*q.shape[:3], 1), self.owners(np.arange(len(q)))
         top, total = np.full(shape, -np.inf, np.float32), np.zeros(shape, np.float32)
         found = np.zeros((*q.shape[:3], value.shape[-1]), np.float32)
         for start in range(0, kv_len, TILE):
@@ -47,7 +49,7 @@ class Tiled:
                 continue
             k = key[used, :, self.slots(slot) % kv_len].astype(np.float32)
             v = value[used, :, self.values(slot) % kv_len].astype(np.float32)
-            k, v = k[:, owner], v[:, owner]
+            k, v = (x[read][:, owner] for x in (k, v))
             logits = q @ k.swapaxes(-1, -2)
             seen = np.ones((1, 1, 1, len(slot)), bool)
             if is_causal:
@@ -100,8 +102,20 @@ MISTAKES: dict[str, dict[str, Any]] = {
     "keys_from_4096": {"kept": lambda s, _: s < 4096},
     "value_pages_swapped": {"values": lambda s: s ^ PAGE},
     "one_key_too_many": {"last": 1},
+    "last_entry_reads_the_first": {"owners": lambda b: np.where(b == len(b) - 1, 0, b)},
+    "last_head_reads_the_first": {"heads": lambda h: np.where(h == len(h) - 1, 0, h)},
+    "stale_page": {
+        "slots": lambda s: np.where(s // PAGE == 40, s - PAGE, s),
+        "values": lambda s: np.where(s // PAGE == 40, s - PAGE, s),
+    },
+    "last_page_dropped": {"kept": lambda s, n: s < n - PAGE},
+    "first_key_dropped": {"kept": lambda s, _: s > 0},
+    "scale_off_by_2_percent": {"times_scale": 1.02},
 }
 
+MISTAKES_OF_NO_EFFECT: dict[str, dict[str, Any]] = {
+    "key_and_value_pages_swapped_alike": {"slots": lambda s: s ^ PAGE, "values": lambda s: s ^ PAGE}
+}
 right = program()
 half = program(inside=np.float16)
 half.dtypes, half.accuracy = ("float16",), "fused"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import large_programs
 import numpy as np
 import pytest
 
@@ -24,7 +25,6 @@ from conformance.exploring.large.where import ask, given
 from conformance.names import DTYPES, FEATURES, SDPA, SDPA_VJP
 from conformance.running.target import Target, adopt
 from conformance.telling.report import read_report
-import large_programs
 
 PROGRAMS = Path(large_programs.__file__)
 SMALL = Large(batch=3, heads=4, groups=2, q_len=60, kv_len=157, d_v=96, stream=5)

@@ -16,6 +16,11 @@ SIDES = {
 WORDS = {"entry": "entry", "head": "head", "query": "query", "key": "key", "seen": "keys in sight"}
 
 
+EVERY_ROW = "every row"
+SEVERAL = 3
+"""Keys that are wrong from which on the widest tile is told that they all stand in the same place of."""
+
+
 @dataclass(frozen=True)
 class Common:
     """A condition that every wrong row meets."""
@@ -41,28 +46,31 @@ def common(wrong: Mapping[str, Array], right: Mapping[str, Array]) -> Common | N
     """
     count = len(next(iter(wrong.values())))
     if not len(next(iter(right.values()))):
-        return Common("every row", count, 0)
-    first, kept = _best(wrong, right)
+        return Common(EVERY_ROW, count, 0)
+    first, name, kept = _best(wrong, right)
     if first is None or not first.right:
         return first
-    second, _ = _best(wrong, kept)  # what else it takes, among the right rows that meet the first
+    others = {other: numbers for other, numbers in wrong.items() if other != name}
+    second, _, _ = _best(others, kept)  # what else it takes, among the right rows that meet the first
     if second is not None and 2 * second.right < first.right:
         first = Common(f"{first.text}, {second.text}", count, second.right)
     return first if first.right <= count else None
 
 
-def _best(wrong: Mapping[str, Array], right: Mapping[str, Array]) -> tuple[Common | None, dict[str, Array]]:
+def _best(
+    wrong: Mapping[str, Array], right: Mapping[str, Array]
+) -> tuple[Common | None, str, dict[str, Array]]:
     """The condition that fewest right rows meet, and those that do."""
     count = len(next(iter(wrong.values())))
     found = []
     for name in wrong:
         for text, meets in _conditions(name, wrong[name], right[name]):
             met = meets(right[name])
-            found.append((int(met.sum()), text, met))
+            found.append((int(met.sum()), text, name, met))
     if not found:
-        return None, dict(right)
-    number, text, met = min(found, key=lambda each: each[0])
-    return Common(text, count, number), {name: numbers[met] for name, numbers in right.items()}
+        return None, "", dict(right)
+    number, text, name, met = min(found, key=lambda each: each[0])
+    return Common(text, count, number), name, {name: numbers[met] for name, numbers in right.items()}
 
 
 def _conditions(name: str, wrong: Array, right: Array) -> Iterator[tuple[str, "Test"]]:
@@ -79,9 +87,10 @@ def _conditions(name: str, wrong: Array, right: Array) -> Iterator[tuple[str, "T
     if low > 0:
         start = _round(int(below.max()) + 1 if len(below) else low, low)
         yield f"{word} {start:,} or more", Test(start, 2**62)
-    for tile in TILES:
+    several = len(np.unique(wrong))
+    for tile in reversed(TILES) if several >= SEVERAL else TILES:
         rest = int(wrong[0] % tile)
-        if rest in (0, 1, tile - 1) and (wrong % tile == rest).all() and len(np.unique(wrong)) > 1:
+        if rest in (0, 1, tile - 1) and (wrong % tile == rest).all() and several > 1:
             which = {0: "first", 1: "second", tile - 1: "last"}[rest]
             yield f"the {which} {word} of each {tile:,}", Test(rest, rest, tile)
     if high > low:
@@ -102,6 +111,7 @@ class Test:
     tile: int = 0
 
     def __call__(self, numbers: Array) -> Array:
+        """Which of the numbers do."""
         rest = numbers % self.tile if self.tile else numbers
         found: Array = (rest >= self.low) & (rest <= self.high)
         return found

@@ -24,8 +24,8 @@ def flagged(call: Large, got: Array, want: Wanted) -> Array:
     if call.members == LOUD:
         missing, twice, hidden = _kinds(got[:, :LOUD], want.seen)
         off = missing | twice | hidden
-        telling = off.any(axis=1) & ~off.all(axis=1)
-        return np.where(telling[:, None], off, want.seen | ~want.seen.any(axis=1, keepdims=True))
+        telling = off.any(axis=1, keepdims=True) & ~off.all(axis=1, keepdims=True)
+        return np.where(telling, off, want.seen | ~want.seen.any(axis=1, keepdims=True))
     if call.members == 2:
         weights, told = _weights(call, got, want)
         due = want.seen / np.maximum(want.seen.sum(axis=1, keepdims=True), 1)
@@ -121,9 +121,9 @@ def _loud(call: Large, got: Array, want: Wanted) -> str:
         for word, there in zip(words, _kinds(got[None, :LOUD], want.seen), strict=True)
         if there.any()
     }
-    told = [f"{'key' if len(found) == 1 else 'keys'} {_few(found)} {kind}" for kind, found in kinds.items()]
-    if told:
-        return ", ".join(told)
+    lines = [f"{'key' if len(found) == 1 else 'keys'} {_few(found)} {kind}" for kind, found in kinds.items()]
+    if lines:
+        return ", ".join(lines)
     if abs(got[LOUD] - 1) > OFF / 2:
         return f"mass {got[LOUD]:.2g}"
     return OTHERS

@@ -10,7 +10,8 @@ from conformance.exploring.large.judged import Told
 CALLS = 60
 SECONDS = 40.0
 """What a reduction may take; a call that has begun is waited for."""
-SIZES = ("batch", "heads", "d_k", "q_len", "kv_len")
+SIZES = ("batch", "heads", "q_len", "kv_len", "d_k")
+"""In the order in which they are made smaller."""
 
 
 @dataclass
@@ -56,8 +57,10 @@ class Reduction:
             changed = each(self.now)
             if changed != self.now and self.fails(changed):
                 self.now = changed
-        for name in ("batch", "heads", "d_k", "kv_len", "q_len", "batch", "heads"):
-            self._smaller(name)
+        for name in SIZES:  # a call each, before any takes several
+            self._least(name)
+        for name in SIZES:
+            self._bisected(name)
         return self.now
 
     @property
@@ -65,19 +68,22 @@ class Reduction:
         """What was told of the smallest call."""
         return self._known[token(self.now)]
 
-    def _smaller(self, name: str) -> None:
-        """The least size that fails: by halves between one that passes and one that fails."""
-        high, low = getattr(self.now, name), _least(self.now, name) - 1
-        if high <= low + 1:
-            return
-        if self.fails(smallest := sized(self.now, name, low + 1)):
+    def _least(self, name: str) -> None:
+        """The least size of all, if it fails."""
+        least = least_of(self.now, name)
+        if getattr(self.now, name) > least and self.fails(smallest := sized(self.now, name, least)):
             self.now = smallest
-            if name not in self.edges:
-                self.free.append(name)
+            self.free.append(name)
+
+    def _bisected(self, name: str) -> None:
+        """The least size that fails: between one that passes and one that fails, those beside powers of two first."""
+        high, low = getattr(self.now, name), least_of(self.now, name)
+        if high <= low or self.fails(sized(self.now, name, low)):
             return
-        low += 1
+        edges = [n for power in range(1, 31) for n in (2**power - 1, 2**power, 2**power + 1)]
         while high - low > 1 and not self._spent:
-            middle = _between(low, high)
+            between = [n for n in edges if low < n < high]
+            middle = between[len(between) // 2] if between else (low + high) // 2
             if self.fails(call := sized(self.now, name, middle)):
                 high, self.now = middle, call
             else:
@@ -89,16 +95,8 @@ def _kind(told: Told) -> str:
     return told.kind if told.failed else "pass"
 
 
-def _between(low: int, high: int) -> int:
-    """The middle, on a scale where each doubling is as wide as the next; near its end each number."""
-    return (
-        max(low + 1, min(round((low * high) ** 0.5), high - 1))
-        if high > 4 * max(low, 1)
-        else (low + high) // 2
-    )
-
-
-def _least(call: Large, name: str) -> int:
+def least_of(call: Large, name: str) -> int:
+    """The least size that a call may have."""
     return {"d_k": min(64, call.d_k), "kv_len": call.members}.get(name, 1)
 
 

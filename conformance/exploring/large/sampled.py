@@ -12,8 +12,9 @@ from conformance.exploring.large.call import Large
 from conformance.exploring.large.judged import Pieces, Told
 from conformance.exploring.large.making import host
 from conformance.exploring.large.seen import TILES, shown
+from conformance.judging.judge import judge
 from conformance.names import REDUCED_POLICIES, SDPA, SDPA_VJP
-from conformance.oracle import UnjudgedError, certify
+from conformance.oracle import Certified, UnjudgedError, certify
 from conformance.oracle.certify import WrongOracleError
 from conformance.running.protocol import decode_array, encode_array
 from conformance.vectors.case import Array
@@ -110,17 +111,17 @@ def certified(call: Large, policy: str, told: Told) -> Told:
 
 def _judged(call: Large, sample: Sample, policy: str, outputs: dict[str, Array]) -> str:
     """What is wrong in some rows of a head; nothing where all is right."""
-    inputs = reduced(call, sample)
-    options = {"return_lse": True} if call.lse and not call.gradients else {}
-    rows = tuple(range(len(sample.rows))) if call.gradients else None
-    found = certify(
-        SDPA_VJP if call.gradients else SDPA, inputs, options, call.dtype, rows=rows, policies=(policy,),
-        name="explore/sampled",
-    )  # fmt: skip
-    shape = (1, 1, len(sample.rows))
-    judgement = found.judge({n: x.reshape(*shape, *x.shape[1:])[..., 0] if n == "lse" else x.reshape(*shape, -1)
-                             for n, x in outputs.items()}, policy)  # fmt: skip
-    if judgement.verdict != "fail":
+    found = _certified(call, sample, policy)
+    first = judge(found.case, found.dtype, policy, _headed(sample, outputs))
+    if first.verdict == "pass":
+        return ""
+    if first.worst is not None and len(sample.rows) > 1:  # ball arithmetic confirms one row, which is long
+        row = first.worst.index[2]
+        one = replace(sample, rows=(sample.rows[row],))
+        if told := _judged(call, one, policy, {name: x[row : row + 1] for name, x in outputs.items()}):
+            return told
+    judgement = found.judge(_headed(sample, outputs), policy)
+    if judgement.verdict == "pass":
         return ""
     message = judgement.message
     if judgement.worst is not None:
@@ -128,6 +129,26 @@ def _judged(call: Large, sample: Sample, policy: str, outputs: dict[str, Array])
         place = (sample.entry, sample.head, sample.rows[index[2]], *index[3:])
         message = message.replace(_told(index), _told(place), 1)
     return message
+
+
+def _certified(call: Large, sample: Sample, policy: str) -> Certified:
+    options = {"return_lse": True} if call.lse and not call.gradients else {}
+    rows = tuple(range(len(sample.rows))) if call.gradients else None
+    return certify(
+        SDPA_VJP if call.gradients else SDPA,
+        reduced(call, sample),
+        options,
+        call.dtype,
+        rows=rows,
+        policies=(policy,),
+        name="explore/sampled",
+    )
+
+
+def _headed(sample: Sample, outputs: dict[str, Array]) -> dict[str, Array]:
+    """Rows as those of one head of one entry."""
+    shape = (1, 1, len(sample.rows))
+    return {name: x.reshape(shape if name == "lse" else (*shape, -1)) for name, x in outputs.items()}
 
 
 def _told(index: Iterable[int]) -> str:

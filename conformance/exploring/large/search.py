@@ -10,6 +10,7 @@ from conformance.exploring.large.asking import Asker
 from conformance.exploring.large.call import EVERY, Large, line, token
 from conformance.exploring.large.draw import draw, needs
 from conformance.exploring.large.judged import Told
+from conformance.exploring.large.pattern import EVERY_ROW
 from conformance.exploring.large.reduce import Reduction
 from conformance.exploring.search import Budget, Judged
 from conformance.exploring.trial import COVERS
@@ -166,11 +167,9 @@ def examine(
     reduction = Reduction(ask, allowed, call, told)
     reduced = reduction.run()
     edges = {size: high for size, (_, high) in reduction.edges.items()}
-    sizes = [*([told.needs] if told.needs else [])]
+    sizes = [told.needs] if told.needs and (told.needs != EVERY_ROW or not edges) else []
     sizes += [
-        f"{WORDS[size]} {high:,} or more"
-        if high - low == 1
-        else f"{WORDS[size]} from {low + 1:,} to {high:,} on"
+        f"{WORDS[size]} {high:,} or more" if high - low == 1 else f"{WORDS[size]} {high:,}, not {low:,}"
         for size, (low, high) in reduction.edges.items()
     ]
     dtypes = [d for d in DTYPES if d == reduced.dtype or reduction.fails(replace(reduced, dtype=d))]

@@ -54,7 +54,7 @@ def wanted(call: Large, flat: Array) -> Wanted:
     entry, head, row = place(call, flat)
     slot = asked(call, flat)
     slots = slots_of(call, word_of(call, slot))
-    seen = shown(call, entry[:, None], row[:, None], slots) & (slots < call.kv_len)
+    seen: Array = shown(call, entry[:, None], row[:, None], slots) & (slots < call.kv_len)
     count = np.maximum(seen.sum(axis=1), 1)
     key_head = head // call.group
     output = np.zeros((len(flat), call.d_v))
@@ -67,7 +67,7 @@ def wanted(call: Large, flat: Array) -> Wanted:
     if call.members == LOUD:
         columns = fields(call, slot, key_head, entry, np.zeros_like(entry))
         rest = np.stack(columns[LOUD:], axis=-1)
-        output[:, LOUD:] = rest * seen.any(axis=1)[:, None]
+        output[:, LOUD:] = rest * seen.any(axis=1, keepdims=True)
     return Wanted(output, slot, slots, seen)
 
 

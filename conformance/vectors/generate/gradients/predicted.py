@@ -58,7 +58,7 @@ class Responses:
                 from_output=from_output,
                 coherence=coherence,
                 of_query=of_query,
-            )  # fmt: skip
+            )
             for from_output in (False, True)
         }
         self._exact = cache(lambda way: self._ways[way](noise=Noise("none", 1, f"{seed}:{way}")))
