@@ -1,4 +1,4 @@
-"""What is likely wrong with an answer to one call: where it is wrong, and which known mistakes give the same numbers."""
+"""What is likely wrong with an answer to one call: where it is wrong, and which mistakes give the same numbers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,12 +21,14 @@ NONE = "no known mistake gives the same numbers"
 
 def likely(found: Certified, policy: str, outputs: Mapping[str, Array]) -> list[str]:
     """Sentences on what may be the matter, or why none is named; of a large call a part of it is looked at."""
-    where = where_wrong(found, policy, outputs)
+    wanted = {name: golden.shape for name, golden in found.case.expected.items()}
+    shaped = all(name in outputs and outputs[name].shape == shape for name, shape in wanted.items())
+    where = where_wrong(found, policy, outputs) if shaped else []
     policy = found.case.policy(found.dtype, policy)
     whole = Part(found.case.inputs, found.case.options, outputs, "")
     if affordable(whole):
         return [*where, *_lines(diagnose_one(found.case, found.dtype, outputs, policy, SECONDS))]
-    for part in parts(found, policy, outputs, MOST):
+    for part in parts(found, policy, outputs) if shaped else ():
         if affordable(part) and (models := _of_part(found, part, policy)):
             return [*where, *_lines(models, f"in {part.said}: " if part.said else "")]
     numbers = f"{size(whole):,}"

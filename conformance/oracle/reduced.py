@@ -31,7 +31,7 @@ class Part:
     said: str  # what it is a part of, in words
 
 
-def parts(found: Certified, policy: str, outputs: Mapping[str, Array], most: int) -> Iterator[Part]:
+def parts(found: Certified, policy: str, outputs: Mapping[str, Array]) -> Iterator[Part]:
     """The parts that hold the worst number: of one batch entry, of one key head, of a block of queries; smaller last.
 
     Only an attention is cut into heads and queries: gradients of key and value are sums over every query, and a

@@ -29,6 +29,7 @@ FILES = {
     "seventh": ("seventh.toml",),
     "eighth": ("eighth.toml",),
     "ninth": ("ninth.toml",),
+    "tenth": ("tenth.toml",),
 }
 """The sets of slips, each by somebody else; the bank was mended after each, so that only the next one measures it."""
 
