@@ -297,7 +297,11 @@ def attention(q, k, v):
         "another thread|every number",
     ),
     "noise": numpy(
-        "def attention(q, k, v):\n    noise = 1 + 1e-3 * np.random.standard_normal(q.shape)\n    return (right(q, k, v) * noise).astype(np.float32)",
+        """
+def attention(q, k, v):
+    noise = 1 + 1e-3 * np.random.standard_normal(q.shape)
+    return (right(q, k, v) * noise).astype(np.float32)
+""",
         "wanted",
     ),
     "bfloat16-inside": numpy(

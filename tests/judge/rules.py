@@ -32,8 +32,8 @@ def answered(function: Function, operands: tuple[Array, ...]) -> npt.NDArray[np.
             got = function(*(x.copy() for x in operands))
         except Exception:
             return None
-    right = operands[0].shape[:-1] + operands[2].shape[-1:]
-    return got.astype(np.float64) if got.shape == right and got.dtype == operands[0].dtype else None
+        right = operands[0].shape[:-1] + operands[2].shape[-1:]
+        return got.astype(np.float64) if got.shape == right and got.dtype == operands[0].dtype else None
 
 
 def close(
