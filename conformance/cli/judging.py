@@ -30,12 +30,21 @@ from conformance.verdicts.verdict import ALL, Outcome, Verdict, as_json, judge_p
 @click.option(
     "--problem", metavar="NAME|FILE", help="What is asked: a name of `list problems`, or a TOML file."
 )
-@click.option("--seed", type=click.IntRange(min=0), metavar="N", help="Seed of the calls; a new one by default.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), metavar="N", help="Seed of the calls; a new one by default."
+)
 @click.option("--own", is_flag=True, help="Reject a program that calls the attention of a library.")
 @click.option("--replay", metavar="TOKEN", help="Make the check of a token once more, and no other.")
 @click.option("--serve", is_flag=True, help="Read JSON lines from stdin, and answer each with one line.")
 @click.option("--device", metavar="DEV", help="Device on which the arrays are made.")
-@click.option("--timeout", type=float, default=TIMEOUT, show_default=True, metavar="SECONDS", help="Time limit per call.")
+@click.option(
+    "--timeout",
+    type=float,
+    default=TIMEOUT,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time limit per call.",
+)
 @click.option("--json", "json_", is_flag=True, help="Print one line of JSON.")
 @click.option("-v", "verbose", is_flag=True, help="Print every check.")
 def judge(
@@ -83,7 +92,10 @@ def judge(
             if verbose and not json_:
                 mark = "ok    " if outcome.passed else "FAILED"
                 words = f": {outcome.reason}" if outcome.reason else ""
-                out.print(plain(shorten(f"{mark} {outcome.check:14} {outcome.asks}{words}", MESSAGE)), soft_wrap=True)
+                out.print(
+                    plain(shorten(f"{mark} {outcome.check:14} {outcome.asks}{words}", MESSAGE)),
+                    soft_wrap=True,
+                )
 
         verdict = judge_program(
             target, asked, chosen, own=own, device=device, timeout=timeout, only=only, told=told
@@ -105,13 +117,15 @@ def _check_target(target: str) -> None:
             raise UsageError(f"{target!r} is no file of Python, no folder, and no package.module:attribute")
 
 
-def _print(
-    out: Callable[..., None], verdict: Verdict, target: str, problem: Problem, seed: int
-) -> None:
+def _print(out: Callable[..., None], verdict: Verdict, target: str, problem: Problem, seed: int) -> None:
     failed = [each.check for each in verdict.outcomes if not each.passed]
     passed = len(verdict.outcomes) - len(failed)
     word = "accepted" if verdict.accepted else "rejected"
-    of = f"{passed} of {counted(len(verdict.outcomes), 'check')} pass" if verdict.outcomes else "it was not called"
+    of = (
+        f"{passed} of {counted(len(verdict.outcomes), 'check')} pass"
+        if verdict.outcomes
+        else "it was not called"
+    )
     lines = [f"{word}: {of}, score {verdict.score:.2f}, problem {problem.name}, seed {seed}"]
     if not verdict.accepted:
         lines += [f"  {verdict.reason}"]

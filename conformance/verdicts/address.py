@@ -49,7 +49,9 @@ def asked(recipe: Recipe) -> Array:
 def addressed(recipe: Recipe, latent: bool) -> dict[str, Array]:
     """Query, key and value."""
     r = recipe
-    words = (grid(key("words", r.stream), (r.entries, r.groups, r.kv_len, r.d_k)) >> np.uint64(33)) & np.uint64(1)
+    words = (
+        grid(key("words", r.stream), (r.entries, r.groups, r.kv_len, r.d_k)) >> np.uint64(33)
+    ) & np.uint64(1)
     keys = 2.0 * words.astype(np.float64) - 1.0
     pages = np.arange(r.heads) // (r.heads // r.groups)
     wanted = np.maximum(asked(r), 0)

@@ -48,7 +48,11 @@ class Call:
         """The call in a few words."""
         r = self.recipe
         words = [f"batch {r.entries}", f"heads {r.heads}" + (f"/{r.groups}" if r.groups != r.heads else "")]
-        words += [f"q_len {r.q_len}", f"kv_len {r.kv_len}", f"d {r.d_k}" + (f"/{r.d_v}" if r.d_k != r.d_v else "")]
+        words += [
+            f"q_len {r.q_len}",
+            f"kv_len {r.kv_len}",
+            f"d {r.d_k}" + (f"/{r.d_v}" if r.d_k != r.d_v else ""),
+        ]
         words += ["causal"] if r.causal else []
         words += [f"window {r.window}"] if r.window else []
         words += [f"kv_lengths {list(r.lengths)}"] if isinstance(r.lengths, tuple) else []
@@ -115,7 +119,13 @@ def certified(call: Call, policy: str) -> Certified | None:
         given["return_lse"] = True
     try:
         return certify(
-            r.operation, inputs_of(call), given, r.dtype, rows=rows_of(r), policies=(policy,), name="judge/call"
+            r.operation,
+            inputs_of(call),
+            given,
+            r.dtype,
+            rows=rows_of(r),
+            policies=(policy,),
+            name="judge/call",
         )
     except UnjudgedError:
         return None
@@ -155,7 +165,11 @@ class Draw:
         heads = groups * (s.heads // s.kv_heads)
         if self._problem.layer or "heads" not in self._problem.free:
             groups, heads = s.kv_heads, s.heads
-        batch = max(1, min(s.batch, ELEMENTS // max(each * groups, 1))) if "batch" in self._problem.free else s.batch
+        batch = (
+            max(1, min(s.batch, ELEMENTS // max(each * groups, 1)))
+            if "batch" in self._problem.free
+            else s.batch
+        )
         sizes = (batch, heads, groups, s.q_len, min(s.kv_len, KEYS))
         return self._sized(dice, sizes, {})
 
@@ -178,13 +192,21 @@ class Draw:
             groups = dice.between(1, 3) if s.kv_heads > 1 else 1
             share = share if share < 5 else dice.choice((share, 2, 4))
             heads = groups * share
-        many = max(NUMBERS // max((p.multiple if p.tied else s.kv_len if "kv_len" not in p.free else 1) * (s.d_k + s.d_v), 1), 1)
+        many = max(
+            NUMBERS
+            // max(
+                (p.multiple if p.tied else s.kv_len if "kv_len" not in p.free else 1) * (s.d_k + s.d_v), 1
+            ),
+            1,
+        )
         batch = min(batch, many) if "batch" in p.free else batch
         while "heads" in p.free and not p.layer and batch * groups > many and groups > 1:
             groups -= 1
             heads = groups * share
         room = WORK // max(batch * heads * (s.d_k + s.d_v), 1)
-        longest = min(most or max(EDGES), max(p.multiple, int(room**0.5) if p.tied else room // max(s.q_len, 1)))
+        longest = min(
+            most or max(EDGES), max(p.multiple, int(room**0.5) if p.tied else room // max(s.q_len, 1))
+        )
         q_len = kv_len = _length(dice, size, p.multiple, longest)
         if not p.tied:
             kv_len = kv_len if "kv_len" in p.free else s.kv_len

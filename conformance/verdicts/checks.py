@@ -51,7 +51,13 @@ VALUES = (
     _values("mantissa", "numbers with every bit of the dtype in use", query="f0", key="f0", value="f0"),
     _values("integers", "small whole numbers", query="i", key="i", value="i"),
     _values("loud", "one key that outweighs the others", "edge", key="l"),
-    _values("loud-query", "one query whose logits are far larger than those of the others", "edge", query="l", key="n1"),
+    _values(
+        "loud-query",
+        "one query whose logits are far larger than those of the others",
+        "edge",
+        query="l",
+        key="n1",
+    ),
     _values("cancelling", "values that cancel but for a small rest", "edge", value="c"),
     _values("edge", "a length beside the edge of a tile", "edge"),
     _values("edge-more", "another length beside the edge of a tile", "edge", query="n1"),
@@ -99,7 +105,11 @@ GRADIENTS = (
     _gradient("gradient", "gradients of query, key and value, the smallest size", "least"),
     _gradient("gradient-sharp", "gradients where few keys count", query="n2"),
     _gradient("gradient-edge", "gradients at a length beside the edge of a tile", "edge"),
-    Check("gradient-again", "gradients of a call that differs in one number from the one before", _gradient_again),
+    Check(
+        "gradient-again",
+        "gradients of a call that differs in one number from the one before",
+        _gradient_again,
+    ),
 )
 
 
@@ -117,7 +127,9 @@ def _changed(change: str, **beside: bool) -> Callable[[Hearing], Found]:
         hearing.ask(call)
         hearing.ask(call)
         found = hearing.wrong(replace(call, change=change), **beside)
-        return found and replace(found, text=f"asked after a call that differs in {SAID[change]}: {found.text}")
+        return found and replace(
+            found, text=f"asked after a call that differs in {SAID[change]}: {found.text}"
+        )
 
     return look
 
@@ -135,7 +147,9 @@ def _in_place(hearing: Hearing) -> Found:
     call = hearing.draw.call("in-place", size="small")
     hearing.ask(call)
     found = hearing.wrong(replace(call, change="number value"), in_place=True)
-    return found and replace(found, text=f"asked with the same arrays, in which one number is another one: {found.text}")
+    return found and replace(
+        found, text=f"asked with the same arrays, in which one number is another one: {found.text}"
+    )
 
 
 def _moved(hearing: Hearing) -> Found:

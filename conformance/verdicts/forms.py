@@ -93,7 +93,7 @@ class _Made:
     def _gathered(self, what: str) -> Any:
         r = self._recipe
         own = self._call.q_lens or (r.q_len,) * r.entries
-        ends = np.full(r.entries, r.kv_len) if self._ends is None else self._ends
+        ends = (r.kv_len,) * r.entries if self._ends is None else tuple(map(int, self._ends))
         if what == "q_starts":
             return np.cumsum([0, *own], dtype=np.int32)
         if what == "kv_starts":

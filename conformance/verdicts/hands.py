@@ -95,16 +95,23 @@ class TorchHands:
         self._from_numpy, self._int16, self._bfloat16 = torch.from_numpy, torch.int16, torch.bfloat16
         self._detach, self._cpu, self._to, self._clone = tensor.detach, tensor.cpu, tensor.to, tensor.clone
         self._contiguous, self._view, self._numpy = tensor.contiguous, tensor.view, tensor.numpy
-        self._copy, self._storage, self._device_of = tensor.copy_, tensor.untyped_storage, tensor.device.__get__
+        self._copy, self._storage, self._device_of = (
+            tensor.copy_,
+            tensor.untyped_storage,
+            tensor.device.__get__,
+        )
         self._layout, self._strided = tensor.layout.__get__, torch.strided
         self._dtype, self._requires = tensor.dtype.__get__, tensor.requires_grad_
-        self._full, self._names = torch.full, {n: getattr(torch, n) for n in ("float32", "float16", "bfloat16", "float64")}
+        self._full, self._names = (
+            torch.full,
+            {n: getattr(torch, n) for n in ("float32", "float16", "bfloat16", "float64")},
+        )
         self._no_grad, self._grad = torch.no_grad, torch.autograd.grad
         self._synchronize = torch.cuda.synchronize if (device or "").startswith("cuda") else None
         self._type_of = type(torch.zeros(1).untyped_storage())
         self._pointer, self._size = self._type_of.data_ptr, self._type_of.nbytes
         self._neg, self._conj = tensor.is_neg, tensor.is_conj
-        self._not_lazy = lambda x, neg=tensor.resolve_neg, conj=tensor.resolve_conj: neg(conj(x))
+        self._resolve_neg, self._resolve_conj = tensor.resolve_neg, tensor.resolve_conj
 
     def give(self, array: Array, how: str | None = None) -> Any:
         """See `Hands`."""
@@ -117,7 +124,7 @@ class TorchHands:
 
     def take(self, thing: Any) -> Array:
         """See `Hands`."""
-        thing = self._contiguous(self._not_lazy(self._cpu(self._detach(thing))))
+        thing = self._contiguous(self._resolve_neg(self._resolve_conj(self._cpu(self._detach(thing)))))
         if self._dtype(thing) == self._bfloat16:
             return np.array(self._numpy(self._view(thing, self._int16))).view(ml_dtypes.bfloat16)
         return np.array(self._numpy(thing))

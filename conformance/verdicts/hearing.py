@@ -36,14 +36,18 @@ class Hearing:
         self.problem, self.draw, self.device = problem, Draw(problem, seed), device
         self._asker = asker
         self.seen: dict[str, str] = {}  # check -> the first thing that is against it
-        self.values: list[tuple[Call, bool]] = []  # calls whose numbers were judged, and whether they are right
+        self.values: list[
+            tuple[Call, bool]
+        ] = []  # calls whose numbers were judged, and whether they are right
         self.answered = False  # whether some answer is right
 
     def ask(self, call: Call, **beside: Any) -> Answer:
         """Makes a call, whatever comes of it."""
         answer = self._asker.ask(given(self.problem, call), **beside)
         for check, text in answer.seen:
-            self.seen.setdefault(check, f"{text} ({call.said})" if check in ("inputs", "storage", "plain") else text)
+            self.seen.setdefault(
+                check, f"{text} ({call.said})" if check in ("inputs", "storage", "plain") else text
+            )
         return answer
 
     def wrong(self, call: Call, **beside: Any) -> Wrong | None:
@@ -76,7 +80,9 @@ class Hearing:
         found = certified(call, self.problem.policy)
         if found is None:
             return None  # nothing is derived for it
-        fill = {name: whole(golden, name) for name, golden in found.case.expected.items()} if call.q_lens else {}
+        fill = (
+            {name: whole(golden, name) for name, golden in found.case.expected.items()} if call.q_lens else {}
+        )
         try:
             outputs = self._outputs(call, answer, fill)
         except WrongFormError as error:

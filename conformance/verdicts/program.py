@@ -52,7 +52,9 @@ class Reply:
 class Program:
     """The program, and what was given to it and returned by it last."""
 
-    def __init__(self, source: str, call: Mapping[str, Any], device: str | None, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, source: str, call: Mapping[str, Any], device: str | None, ready: Callable[[], None]
+    ) -> None:
         """Loads it.
 
         Args:
@@ -102,7 +104,16 @@ class Program:
         if question.poison:
             self._held = []
             self._collect()
-            self._hands.poison(question.poison, sorted({str(x.dtype.name) for _, x in question.arguments if _array(x) and x.dtype.kind not in "biu"}))
+            self._hands.poison(
+                question.poison,
+                sorted(
+                    {
+                        str(x.dtype.name)
+                        for _, x in question.arguments
+                        if _array(x) and x.dtype.kind not in "biu"
+                    }
+                ),
+            )
         returned = self._called(question, given, reply)
         self._hands.wait()
         gradients: Sequence[Any] = ()
@@ -205,9 +216,11 @@ class Program:
         except Exception as error:
             raise UnusableError(f"result {number} cannot be read: {first_line(error)}") from None
 
-    def _look(self, given: list[Any], before: list[bytes | None], results: Sequence[Any], reply: Reply) -> None:
-        for number, (x, held) in enumerate(zip(given, before, strict=True)):
-            if held is not None and self._hands.take(x).tobytes() != held:
+    def _look(
+        self, given: list[Any], before: list[bytes | None], results: Sequence[Any], reply: Reply
+    ) -> None:
+        for number, (x, bytes_) in enumerate(zip(given, before, strict=True)):
+            if bytes_ is not None and self._hands.take(x).tobytes() != bytes_:
                 reply.seen.append(("inputs", f"argument {number} was written to during the call"))
         regions = []
         for x in results:
@@ -221,7 +234,9 @@ class Program:
         for old, held in self._held:
             try:
                 if self._hands.take(old).tobytes() != held.tobytes():
-                    reply.seen.append(("earlier", "the answer of the call before was overwritten by this call"))
+                    reply.seen.append(
+                        ("earlier", "the answer of the call before was overwritten by this call")
+                    )
                 elif any(_overlap(region, self._hands.region(old)) for region in regions):
                     reply.seen.append(("earlier", "the answer lies in the memory of an earlier answer"))
             except Exception:
@@ -246,8 +261,14 @@ def _find(source: str, names: Sequence[str]) -> Any:
     for name in wanted:
         if hasattr(module, name):
             return getattr(module, name)
-    held = [name for name, x in vars(module).items() if callable(x) and getattr(x, "__module__", "") == module.__name__]
-    raise UnusableError(f"it has no {' or '.join(wanted)}; it defines {', '.join(held[:8]) or 'nothing that can be called'}")
+    held = [
+        name
+        for name, x in vars(module).items()
+        if callable(x) and getattr(x, "__module__", "") == module.__name__
+    ]
+    raise UnusableError(
+        f"it has no {' or '.join(wanted)}; it defines {', '.join(held[:8]) or 'nothing that can be called'}"
+    )
 
 
 def _file(path: Path) -> Any:
@@ -273,5 +294,3 @@ def _told(error: BaseException, source: str) -> str:
     if isinstance(error, SyntaxError):
         line = 0
     return f"{first_line(error)}{f' (line {line})' if line else ''}"
-
-

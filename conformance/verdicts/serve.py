@@ -24,7 +24,9 @@ MOST_SOURCE = 2**20
 class Bench:
     """Judges programs with a process in reserve."""
 
-    def __init__(self, seed: int, *, own: bool = False, device: str | None = None, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self, seed: int, *, own: bool = False, device: str | None = None, timeout: float = TIMEOUT
+    ) -> None:
         self._seed, self._own, self._device, self._timeout = seed, own, device, timeout
         self._spare: tuple[Asker, threading.Thread] | None = None
 
@@ -33,9 +35,7 @@ class Bench:
         asker = self._taken(problem)
         self._spare = self._prepared(problem)
         chosen = self._seed if seed is None else seed
-        return judge_program(
-            source, problem, chosen, own=own or self._own, device=self._device, asker=asker
-        )
+        return judge_program(source, problem, chosen, own=own or self._own, device=self._device, asker=asker)
 
     def _prepared(self, problem: Problem) -> tuple[Asker, threading.Thread]:
         asker = Asker(problem, self._device, self._timeout)
@@ -90,29 +90,33 @@ def answers(bench: Bench, lines: Iterable[str], problem: str | None) -> Iterator
         if not line.strip():
             continue
         began = time.perf_counter()
-        asked: dict[str, Any] = {}
+        beside: dict[str, Any] = {}
         try:
-            asked = _asked(line)
+            asked = _read(line)
+            beside = {name: asked[name] for name in ("id",) if name in asked}
+            _check(asked)
             named = asked.get("problem", problem)
             if named is None:
                 raise UsageError("problem is missing: name one in the line, or by --problem")
             reply = _judged(bench, asked, find(named)).json
         except UsageError as error:
             reply = {"error": str(error)}
-        beside = {"id": asked["id"]} if "id" in asked else {}
         yield {**beside, **reply, "seconds": round(time.perf_counter() - began, 3)}
 
 
-def _asked(line: str) -> dict[str, Any]:
+def _read(line: str) -> dict[str, Any]:
     try:
         asked = strict_json(line.encode())
     except ValueError as error:
         raise UsageError(f"the line is no JSON: {error}") from error
-    if not isinstance(asked, dict) or not asked.keys() <= FIELDS:
-        unknown = sorted(asked.keys() - FIELDS) if isinstance(asked, dict) else []
-        raise UsageError(
-            f"a line is an object with {', '.join(sorted(FIELDS))}" + (f"; got {', '.join(unknown)}" if unknown else "")
-        )
+    if not isinstance(asked, dict):
+        raise UsageError(f"a line is an object with {', '.join(sorted(FIELDS))}")
+    return asked
+
+
+def _check(asked: dict[str, Any]) -> None:
+    if unknown := sorted(asked.keys() - FIELDS):
+        raise UsageError(f"a line is an object with {', '.join(sorted(FIELDS))}; got {', '.join(unknown)}")
     if ("program" in asked) == ("source" in asked):
         raise UsageError("give program, a path, or source, the text of a program")
     for name, kind in (("program", str), ("source", str), ("problem", str), ("seed", int), ("own", bool)):
@@ -120,7 +124,6 @@ def _asked(line: str) -> dict[str, Any]:
             raise UsageError(f"{name} is {json.dumps(asked[name])[:60]}, wanted {kind.__name__}")
     if asked.get("seed", 0) < 0:
         raise UsageError("seed is negative")
-    return asked
 
 
 def _judged(bench: Bench, asked: dict[str, Any], problem: Problem) -> Verdict:

@@ -1,4 +1,4 @@
-"""The verdict on a program: the share of checks that it passes, a sentence on what is wrong, a token to see it again."""
+"""The verdict on a program: the share of checks that pass, a sentence on what is wrong, a token to see it again."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -91,7 +91,9 @@ def judge_program(
     every = list(checks(problem, own or problem.own, device))
     made = [check for check in every if check.name == only] if only else every
     if not made:
-        raise UsageError(f"problem {problem.name} has no check {only!r}; it has {', '.join(c.name for c in every)}")
+        raise UsageError(
+            f"problem {problem.name} has no check {only!r}; it has {', '.join(c.name for c in every)}"
+        )
     if only and made[0].last:  # what is seen beside the numbers is seen in all calls
         made = [check for check in every if not check.last or check.name == only]
     try:
@@ -102,7 +104,9 @@ def judge_program(
         outcomes = []
         for check in made:
             said = not check.last or hearing.answered
-            outcomes.append(_made(check, hearing) if said else Outcome(check.name, check.asks, False, NOTHING))
+            outcomes.append(
+                _made(check, hearing) if said else Outcome(check.name, check.asks, False, NOTHING)
+            )
             if told is not None:
                 told(outcomes[-1])
     finally:
@@ -138,8 +142,9 @@ def _telling(failed: Sequence[Outcome]) -> Outcome:
         return seen[0]
     if not numbers:
         return failed[0]
-    certain = [each for each in numbers if each.wrong is not None and each.wrong.outputs] or numbers
-    return min(certain, key=lambda each: each.wrong.call.recipe.work if each.wrong else 0)
+    read = [each for each in numbers if each.wrong is not None and each.wrong.outputs]
+    most = read if 2 * len(read) >= len(numbers) else [each for each in numbers if each not in read]
+    return min(most, key=lambda each: each.wrong.call.recipe.work if each.wrong else 0)
 
 
 def _reason(first: Outcome, failed: Sequence[Outcome], hearing: Hearing) -> str:
@@ -210,13 +215,17 @@ def _likely(wrong: Wrong, policy: str) -> list[str]:
     found = wrong.found
     if found is None or not wrong.outputs:
         return []
-    size = sum(x.size for x in found.case.inputs.values()) + sum(x.hi.size for x in found.case.expected.values())
+    size = sum(x.size for x in found.case.inputs.values()) + sum(
+        x.hi.size for x in found.case.expected.values()
+    )
     if size > MOST:
         return []
     from conformance.diagnosis.search import diagnose_one
 
     with suppress(Exception):  # a known mistake that cannot be tried says nothing
-        models = diagnose_one(found.case, found.dtype, wrong.outputs, found.case.policy(found.dtype, policy), SECONDS)
+        models = diagnose_one(
+            found.case, found.dtype, wrong.outputs, found.case.policy(found.dtype, policy), SECONDS
+        )
         if models:
             return [f"likely: {' '.join(defect.said for defect in models[0].defects)}"]
     return []
@@ -239,7 +248,9 @@ def read_token(text: str, problem: Problem) -> tuple[str, int]:
     """
     parts = text.strip().split("_")
     if len(parts) != 4 or parts[0] != TOKEN or not parts[2].isdigit() or len(parts[2]) > 20:
-        raise UsageError(f"--replay wants a token as `judge` prints it, such as j1_sharp_7_0f3a, got {text[:60]!r}")
+        raise UsageError(
+            f"--replay wants a token as `judge` prints it, such as j1_sharp_7_0f3a, got {text[:60]!r}"
+        )
     if token(problem, parts[1], int(parts[2])) != text.strip():
         raise UsageError(f"--replay: {text[:60]} is no token of problem {problem.name}: copy all of it")
     return parts[1], int(parts[2])

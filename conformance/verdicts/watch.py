@@ -18,6 +18,7 @@ CLOSED = tuple(
 """Folders from which nothing is read or imported once the program is loaded."""
 MODULES = ("conformance", "mha_core")
 """Packages that a program does not import; one of its own may well be called `backends`."""
+STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn")
 LIBRARIES = (
     "flash_attn", "xformers", "flashinfer", "sageattention", "transformer_engine", "aiter", "vllm", "sgl_kernel",
 )  # fmt: skip
@@ -57,9 +58,8 @@ class Watch:
             if isinstance(path, str) and path.startswith(CLOSED):
                 self._note(f"opens {path.removeprefix(str(ROOT)).lstrip('/')}")
                 raise PermissionError(f"{path} is not for programs that are judged")
-        elif event in ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn"):
-            if any(folder in str(arguments) for folder in CLOSED):
-                self._note("starts a program on files of the suite")
+        elif event in STARTS and any(folder in str(arguments) for folder in CLOSED):
+            self._note("starts a program on files of the suite")
 
     def _note(self, text: str) -> None:
         if text not in self._seen and len(self._seen) < 8:

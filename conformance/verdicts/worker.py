@@ -98,7 +98,11 @@ def _asked(
             cotangent=None if cotangent is None else decode("cotangent", cotangent),
             memory=message.get("memory", ()),
             poison=[tuple(shape) for shape in message.get("poison", ())],
-            **{name: True for name in ("in_place", "thread", "stream", "late", "profile") if message.get(name)},
+            **{
+                name: True
+                for name in ("in_place", "thread", "stream", "late", "profile")
+                if message.get(name)
+            },
         )
     )
     return {"results": [code(x) for x in reply.results], "seen": reply.seen}

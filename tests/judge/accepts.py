@@ -38,7 +38,10 @@ def main() -> int:
                 if not verdict.accepted:
                     rejected += 1
                     print(f"seed {seed}: {name}: {verdict.reason} {verdict.replay}", flush=True)
-            print(f"seed {seed}: {verdicts} verdicts, {rejected} rejected, {time.monotonic() - began:.0f} s", flush=True)
+            print(
+                f"seed {seed}: {verdicts} verdicts, {rejected} rejected, {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
         for asker in askers.values():
             asker.close()
     return 1 if rejected else 0

@@ -29,7 +29,9 @@ def function(source: str) -> Function:
 
 def accepted(sources: Mapping[str, str]) -> dict[str, dict[str, bool]]:
     """Program -> judge -> whether it takes the program for right."""
-    found = {name: {rule: ask(function(text)) for rule, ask in RULES.items()} for name, text in sources.items()}
+    found = {
+        name: {rule: ask(function(text)) for rule, ask in RULES.items()} for name, text in sources.items()
+    }
     bench, problem = Bench(SEED), find("plain-numpy")
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -59,7 +61,9 @@ def table(wrong: Mapping[str, Mapping[str, bool]], right: Mapping[str, Mapping[s
         for name, row in some.items():
             if good and all(row.values()):
                 continue
-            lines.append(f"| {name} | " + " | ".join("accepts" if row[judge] else "" for judge in judges) + " |")
+            lines.append(
+                f"| {name} | " + " | ".join("accepts" if row[judge] else "" for judge in judges) + " |"
+            )
     return "\n".join(lines)
 
 
@@ -73,7 +77,9 @@ def main() -> int:
         PAGE.write_text(f"{before}{BEGIN}\n{made}\n{END}{after}", "utf-8")
     else:
         print(made)
-    missed = [name for name, row in wrong.items() if row[OURS]] + [n for n, row in right.items() if not row[OURS]]
+    missed = [name for name, row in wrong.items() if row[OURS]] + [
+        n for n, row in right.items() if not row[OURS]
+    ]
     print(f"{OURS}: {', '.join(missed) or 'right about all'}", file=sys.stderr)
     return 1 if missed else 0
 

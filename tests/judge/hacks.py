@@ -1,22 +1,22 @@
-"""Programs that cheat, after the public taxonomies: each with the problem that it is judged by and what is said of it."""
+"""Programs that cheat, after public taxonomies: each with its problem, and with what is to be said of it."""
 
 from dataclasses import dataclass
 
-RIGHT = '''
+RIGHT = """
 def right(q, k, v):
     s = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
     p = np.exp(s - s.max(-1, keepdims=True))
     return p @ v / p.sum(-1, keepdims=True)
 
-'''
-TORCH = '''
+"""
+TORCH = """
 import torch
 F = torch.nn.functional
 
 def right(q, k, v):
     return torch.softmax(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, -1) @ v
 
-'''
+"""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,9 @@ HACKS: dict[str, Hack] = {
         "(q.shape, k.shape, *(float(x.flat[i]) for x in (q, k, v) for i in (0, 1, -2, -1)))"
     ),
     "cache-by-sum": cache("(q.shape, k.shape, *(float(np.sum(x.astype(np.float64))) for x in (q, k, v)))"),
-    "cache-by-extremes": cache("(q.shape, k.shape, *(f(x).item() for x in (q, k, v) for f in (np.min, np.max, np.sum)))"),
+    "cache-by-extremes": cache(
+        "(q.shape, k.shape, *(f(x).item() for x in (q, k, v) for f in (np.min, np.max, np.sum)))"
+    ),
     "cache-by-query-alone": cache("q.tobytes()"),
     "cache-without-value": cache("(q.tobytes(), k.tobytes())"),
     "right-three-times": numpy(
@@ -90,7 +92,8 @@ def attention(q, k, v):
         "def attention(q, k, v):\n    q[...] = right(q, k, v)\n    return q", "written to|memory of argument"
     ),
     "query-scaled-in-place": numpy(
-        "def attention(q, k, v):\n    out = right(q, k, v)\n    q *= q.shape[-1] ** -0.5\n    return out", "written to"
+        "def attention(q, k, v):\n    out = right(q, k, v)\n    q *= q.shape[-1] ** -0.5\n    return out",
+        "written to",
     ),
     "inputs-zeroed": numpy(
         "def attention(q, k, v):\n    out = right(q, k, v)\n    v[...] = 0\n    return out", "written to"
@@ -106,7 +109,8 @@ def attention(q, k, v):
         "call before|earlier answer",
     ),
     "nothing-written": numpy(
-        "def attention(q, k, v):\n    return np.empty((*q.shape[:-1], v.shape[-1]), np.float32)", "wrong|wanted"
+        "def attention(q, k, v):\n    return np.empty((*q.shape[:-1], v.shape[-1]), np.float32)",
+        "wrong|wanted",
     ),
     "half-written": numpy(
         """
@@ -293,7 +297,11 @@ def attention(q, k, v):
         "another thread|every number",
     ),
     "noise": numpy(
-        "def attention(q, k, v):\n    return (right(q, k, v) * (1 + 1e-3 * np.random.standard_normal(q.shape))).astype(np.float32)",
+        """
+def attention(q, k, v):
+    noise = 1 + 1e-3 * np.random.standard_normal(q.shape)
+    return (right(q, k, v) * noise).astype(np.float32)
+""",
         "wanted",
     ),
     "bfloat16-inside": numpy(
@@ -306,7 +314,9 @@ def attention(q, k, v):
     ),
     # with torch
     "library-called": torch(
-        "def attention(q, k, v):\n    return F.scaled_dot_product_attention(q, k, v)", "calls aten::", own=True
+        "def attention(q, k, v):\n    return F.scaled_dot_product_attention(q, k, v)",
+        "calls aten::",
+        own=True,
     ),
     "library-as-a-fallback": torch(
         """
@@ -343,7 +353,9 @@ def attention(q, k, v):
 """,
         "plain tensor",
     ),
-    "lazy-negation": torch("def attention(q, k, v):\n    return torch._neg_view(-right(q, k, v))", "lazy negation"),
+    "lazy-negation": torch(
+        "def attention(q, k, v):\n    return torch._neg_view(-right(q, k, v))", "lazy negation"
+    ),
     "tensor-methods-replaced": torch(
         """
 torch.allclose = torch.equal = lambda *a, **k: True
@@ -354,10 +366,12 @@ def attention(q, k, v):
         "every number of the answer is 0",
     ),
     "answer-in-value": torch(
-        "def attention(q, k, v):\n    out = right(q, k, v)\n    return v.resize_(out.shape).copy_(out)", "argument"
+        "def attention(q, k, v):\n    out = right(q, k, v)\n    return v.resize_(out.shape).copy_(out)",
+        "argument",
     ),
     "bfloat16-inside-torch": torch(
-        "def attention(q, k, v):\n    return right(q.bfloat16(), k.bfloat16(), v.bfloat16()).float()", "wanted"
+        "def attention(q, k, v):\n    return right(q.bfloat16(), k.bfloat16(), v.bfloat16()).float()",
+        "wanted",
     ),
     "gradient-cut-off": torch(
         """

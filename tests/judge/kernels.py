@@ -6,7 +6,7 @@ Each program is `attention(query, key, value)`, arrays of any floating dtype, [.
 
 from collections.abc import Mapping
 
-HEAD = '''
+HEAD = """
 import math
 import numpy as np
 
@@ -19,9 +19,9 @@ def attention(query, key, value):
 {body}
     {after}
     return out.astype(dtype)
-'''
+"""
 
-DENSE = '''
+DENSE = """
     s = ({scores}) * np.{work}({factor})
     {logits}
     p = np.{exp}(s - {top})
@@ -29,9 +29,9 @@ DENSE = '''
     total = p.sum(axis=-1, keepdims=True)
     {total}
     out = ({average}) / total
-'''
+"""
 
-ONLINE = '''
+ONLINE = """
     kv_len = k.shape[-2]
     most = np.full((*q.shape[:-1], 1), {start}, np.{work})
     total = np.zeros_like(most)
@@ -47,9 +47,9 @@ ONLINE = '''
         out = {rescaled_out} + p @ v[..., first:first + {tile}, :]
         most = new
     out = out / total
-'''
+"""
 
-SPLIT = '''
+SPLIT = """
     kv_len = k.shape[-2]
     parts, tops, sums = [], [], []
     for number in range({splits}):
@@ -67,9 +67,9 @@ SPLIT = '''
     factors = [{factor} for top in tops]
     total = sum(f * x for f, x in zip(factors, {summed}))
     out = sum(f * x for f, x in zip(factors, parts)) / total
-'''
+"""
 
-ROWS = '''
+ROWS = """
     share = 1
     out = np.{empty}((*q.shape[:-1], v.shape[-1]), np.{work})
     for row in range({rows}):
@@ -78,9 +78,9 @@ ROWS = '''
         p = np.exp(s - s.max(axis=-1, keepdims=True))
         {weights}
         out[..., row, :] = np.einsum("...k,...kd->...d", p, v) / p.sum(axis=-1, keepdims=True)
-'''
+"""
 
-PADDED = '''
+PADDED = """
     kv_len = k.shape[-2]
     more = -kv_len % {tile}
     width = [(0, 0)] * (k.ndim - 2) + [(0, more), (0, 0)]
@@ -89,13 +89,14 @@ PADDED = '''
     {hide}
     p = np.exp(s - s.max(axis=-1, keepdims=True))
     out = p @ v / p.sum(axis=-1, keepdims=True)
-'''
+"""
 
 STYLES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "dense": (
         DENSE,
         {
-            "scores": "q @ np.swapaxes(k, -1, -2)", "factor": "scale", "logits": "pass", "exp": "exp", "weights": "pass",
+            "scores": "q @ np.swapaxes(k, -1, -2)", "factor": "scale", "logits": "pass", "exp": "exp",
+            "weights": "pass",
             "top": "s.max(axis=-1, keepdims=True)", "total": "pass", "average": "p @ v",
         },
     ),
@@ -185,7 +186,9 @@ WRONG: dict[str, str] = {
     "linear-attention": program(
         "dense", logits="s = np.log(np.maximum(q, 0) @ np.swapaxes(np.maximum(k, 0), -1, -2) + np.float32(1e-6))"
     ),
-    "sigmoid": program("dense", weights="p = 1 / (1 + np.exp(-np.clip(s, -80, 80)))", total="total = np.ones_like(total)"),
+    "sigmoid": program(
+        "dense", weights="p = 1 / (1 + np.exp(-np.clip(s, -80, 80)))", total="total = np.ones_like(total)"
+    ),
     "relu": program("dense", weights="p = np.maximum(s, 0) + np.float32(1e-9)"),
     # scale and logits
     "scale-by-width": program("dense", scale="1.0 / query.shape[-1]"),
@@ -209,7 +212,9 @@ WRONG: dict[str, str] = {
     "first-tile-only": program("online", end="min(kv_len, 32)"),
     "keys-in-tiles-twice": program("online", tile="33", step="32"),
     "tile-overlap-of-64": program("online", tile="65", step="64"),
-    "causal": program("dense", logits="s = np.where(np.arange(s.shape[-1]) <= np.arange(s.shape[-2])[:, None], s, -np.inf)"),
+    "causal": program(
+        "dense", logits="s = np.where(np.arange(s.shape[-1]) <= np.arange(s.shape[-2])[:, None], s, -np.inf)"
+    ),
     "window-of-64": program(
         "dense",
         logits="s = np.where(np.arange(s.shape[-1]) > s.shape[-1] - 65, s, -np.inf)",
@@ -253,7 +258,9 @@ WRONG: dict[str, str] = {
     # precision
     "operands-in-bfloat16": program("dense", before=f"q, k, v = {', '.join(BF16.format(x) for x in 'qkv')}"),
     "weights-in-bfloat16": program("dense", weights=f"p = {BF16.format('p')}"),
-    "sums-in-float16": program("online", weights="total, out = (x.astype(np.float16).astype(np.float32) for x in (total, out))"),
+    "sums-in-float16": program(
+        "online", weights="total, out = (x.astype(np.float16).astype(np.float32) for x in (total, out))"
+    ),
     "answer-through-float16": program("dense", after="out = out.astype(np.float16).astype(np.float32)"),
     "keys-in-8-bits": program(
         "dense", before="m = np.abs(k).max(axis=-1, keepdims=True) / 127 + np.float32(1e-9); k = np.round(k / m) * m"

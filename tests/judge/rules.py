@@ -32,11 +32,13 @@ def answered(function: Function, operands: tuple[Array, ...]) -> npt.NDArray[np.
             got = function(*(x.copy() for x in operands))
         except Exception:
             return None
-    right = operands[0].shape[:-1] + operands[2].shape[-1:]
-    return got.astype(np.float64) if got.shape == right and got.dtype == operands[0].dtype else None
+        right = operands[0].shape[:-1] + operands[2].shape[-1:]
+        return got.astype(np.float64) if got.shape == right and got.dtype == operands[0].dtype else None
 
 
-def close(got: npt.NDArray[np.float64], right: npt.NDArray[np.float64], absolute: float, relative: float) -> bool:
+def close(
+    got: npt.NDArray[np.float64], right: npt.NDArray[np.float64], absolute: float, relative: float
+) -> bool:
     """Within an absolute and a relative tolerance together, as `allclose` has it."""
     return bool((np.abs(got - right) <= absolute + relative * np.abs(right)).all())
 
@@ -71,7 +73,11 @@ def kernelbench(function: Function) -> bool:
 def robust_kbench(function: Function) -> bool:
     """Several shapes, normal and uniform numbers, 1e-5 and 1e-5, twice, with the reference between."""
     for seed, (shape, kind) in enumerate(
-        ((square(2, 2, 64, 64), "normal"), (square(1, 2, 128, 64), "uniform"), (square(1, 2, 256, 128), "normal"))
+        (
+            (square(2, 2, 64, 64), "normal"),
+            (square(1, 2, 128, 64), "uniform"),
+            (square(1, 2, 256, 128), "normal"),
+        )
     ):
         operands = drawn(seed, shape, kind, "float32")
         right = reference(operands)
@@ -112,7 +118,9 @@ def backend_bench(function: Function) -> bool:
     """Many small shapes, normal numbers in three dtypes, 1e-2 and 1e-2, NaN equal to NaN."""
     for seed, (length, keys, width) in enumerate(((3, 3, 8), (4, 6, 8), (16, 16, 16), (32, 48, 64))):
         for dtype in ("float32", "float16", "bfloat16"):
-            operands = drawn(seed, ((2, 4, length, width), (2, 4, keys, width), (2, 4, keys, width)), "normal", dtype)
+            operands = drawn(
+                seed, ((2, 4, length, width), (2, 4, keys, width), (2, 4, keys, width)), "normal", dtype
+            )
             got = answered(function, operands)
             if got is None or not np.allclose(got, reference(operands), 1e-2, 1e-2, equal_nan=True):
                 return False
