@@ -15,7 +15,7 @@ from conformance.exploring.sizes import SIZES
 from conformance.running import runner
 from conformance.running.baseline import read_baseline
 from conformance.telling.exploration import FAILURES, SECONDS, Exploration, Outputs, Wanted, drawn_seed
-from conformance.telling.explored import Progress, found_lines, last_line
+from conformance.telling.explored import Progress, closing_lines, found_lines, last_line
 from conformance.telling.text import MESSAGE, console, plain, shorten
 
 
@@ -162,7 +162,7 @@ def _explored(exploration: Exploration, quiet: bool, verbose: bool) -> int:
         if exploration.started:
             if written and not quiet:
                 _print(out, [f"wrote {', '.join(written)}"])
-            _print(out, [last_line(exploration)])
+            _print(out, [*(() if quiet else closing_lines(exploration)), last_line(exploration)])
     report = exploration.report()
     if not report.executed:
         raise UsageError(
