@@ -104,10 +104,10 @@ class Question:
         if len(self.asked) == 1:
             return None
         while self.left and not self._supported(self.left[0]):
-            need = [n for n in points if n not in self.asked and n not in self._refused]
+            need = [n for n in points if n <= self._most and n not in self.asked and n not in self._refused]
             scarce = sum(self.asked.values()) < self.left[0].support
             more = next((n for n in need if self.left and self.left[0].holds(n) == scarce), None)
-            if more is None or (not self.ask(more) and self._asks <= 0):
+            if more is None or (not self.ask(more) and more not in self._refused):
                 break
         return next((guess.words for guess in self.left if self._supported(guess)), None) or (
             "" if self.left and self.left[0].words == "" else self._ranges()
@@ -129,8 +129,8 @@ class Question:
         failing = sum(self.asked.values())
         return guess.support <= 1 or min(failing, len(self.asked) - failing) >= guess.support
 
-    def _ranges(self) -> str:
-        """No guess is left: an upper end by bisection, or what failed and what did not."""
+    def _ranges(self) -> str | None:
+        """No guess is left: an upper end by bisection; nothing where sizes fail and pass by turns, as chance has it."""
         m = self.m
         failing = sorted(n for n, failed in self.asked.items() if failed)
         passing = sorted(n for n, failed in self.asked.items() if not failed)
@@ -141,14 +141,7 @@ class Question:
             while high - low > 1 and (answer := self._fails((low + high) // 2)) is not None:
                 low, high = ((low + high) // 2, high) if answer else (low, (low + high) // 2)
             return f"at most {low}" if m <= 1 else f"{m}" if low == m else f"from {m} to {low}"
-        if failing[1:] and failing[1] > passing[-1]:
-            return f"{m}, and {failing[1]} or more"
-        return f"{_listed(failing)} (not {_listed(passing)})"
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    words = [str(n) for n in numbers[:4]]
-    return " or ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+        return None
 
 
 def condition(m: int, fails: Callable[[int], bool | None], asks: int, most: int) -> str | None:

@@ -17,7 +17,8 @@ SPARE = 40
 SIZES = ("kv_len", "length", "left", "q_len", "d_k", "d_v", "heads", "kv_heads", "batch")
 ASKS, FEW = {"kv_len": 18, "length": 14, "left": 14, "q_len": 14}, 10
 """How many sizes of an axis are asked for."""
-MOST = {"d_k": 600, "d_v": 600, "heads": 160, "kv_heads": 160, "batch": 70_000}
+MOST = {"kv_len": 1100, "q_len": 520, "d_k": 257, "d_v": 257, "heads": 65, "kv_heads": 65, "batch": 65}
+"""How far a size is taken up, unless the smallest that fails is large itself."""
 LABELS = {
     "kv_heads": "key heads", "batch": "batch entries", "length": "a length",
     "left": "the left side of the window",
@@ -69,14 +70,16 @@ def explain(reduction: Reduction, dtypes: Sequence[str], room: Callable[[Recipe]
     r = reduction.now
     options = tuple(name for name in smaller.given(r) if not _optional(name, r))
     sizes, free = [], []
+    sure = reduction.fails(_otherwise(r)) or reduction.fails(_otherwise(_otherwise(r)))
     for name in SIZES:
         if not applies(name, r):
             continue
         found = _size(reduction, name, r, room)
         if found == "":
             free.append(FREE.get(name, name))
-        elif found:
+        elif found and (sure or found.endswith("or more")):  # else it is chance which sizes fail
             sizes.append(found)
+    sizes += [] if sure else ["with some numbers"]
     conditions, independent = numbers(reduction)
     failing = [d for d in dtypes if d == r.dtype or reduction.fails(replace(r, dtype=d))]
     return Needs(options, (*sizes, *conditions), tuple(failing), (*free, *independent), r.again)
@@ -96,11 +99,14 @@ def numbers(reduction: Reduction) -> tuple[list[str], list[str]]:
     """What the numbers have to be, and where they do not matter."""
     r = reduction.now
     query, key = r.family("query"), r.family("key")
-    if query[0] == "p" and key[0] == "p":
-        other = r.made_of("key", f"p{-int(key[1:])}")
-        if reduction.fails(other):
+    if "p" in (query[0], key[0]):
+        powers = [int(family[1:]) if family[0] == "p" else 0 for family in (query, key)]
+        far = "query" if query[0] == "p" else "key"
+        if "O" not in (query[0], key[0]) and not all(powers):
             return [FAR], []
-        negative = (int(query[1:]) < 0) != (int(key[1:]) < 0) != (r.scale is not None and r.scale < 0)
+        if reduction.fails(r.made_of(far, f"p{-int(r.family(far)[1:])}")):
+            return [FAR], []
+        negative = (powers[0] < 0) ^ (powers[1] < 0) ^ (r.scale is not None and r.scale < 0)
         return [f"logits far {'below' if negative else 'above'} zero"], []
     found = [
         words.format(name)
@@ -196,11 +202,11 @@ def _size(reduction: Reduction, name: str, r: Recipe, room: Callable[[Recipe], b
             reduction.left > SPARE and reduction.fails(_otherwise(made))
         )
 
-    most = MOST.get(name, 8192)
+    most = max(MOST.get(name, 520), 3 * size_of(r, name) + 1)
     if name == "batch" and r.again:
         most = MANY  # of more some are judged, and not for certain the one whose number is changed
     if name == "d_k" and any(r.family(each)[0] == "p" for each in ("query", "key")):
-        most = 16  # the usual scale makes far logits of wider heads less far
+        most = 4  # the usual scale makes far logits of wider heads less far
     found = condition(size_of(r, name), fails, ASKS.get(name, FEW), most)
     return f"{label} {found}" if found else found
 

@@ -48,6 +48,7 @@ REMEMBERED = (
     "What an earlier call left behind decides this one: what is remembered of the operands does not tell them apart, "
     "or memory is read that was never written (IND-4)."
 )
+UNKNOWN = "no known mistake does the same in all of {} calls that fail alike and in none that is right"
 DIAGNOSED = 4.0
 """Seconds of processor time for the diagnosis of each distinct failure."""
 
@@ -223,6 +224,7 @@ class Exploration:
         words = [*request.command, *([request.target] if isinstance(request.target, str) else [])]
         check_apart([file for file, _ in self._files], (("target", path) for path in files_of(words)))
         self.hello: Hello | None = None
+        self.claimed: Claims | None = None
         self.policy = request.accuracy or "eager"
         self._tally = Tally()
         self.tally: Tally | LargeTally = LargeTally() if wanted.large else self._tally
@@ -247,7 +249,7 @@ class Exploration:
         trials = Trials(asker, hello, self.policy, another)
         try:
             claims = self.claims(hello)
-            self.hello = hello
+            self.hello, self.claimed = hello, claims
             if ready is not None:
                 ready()
             drawing = self._replayed(trials, claims) if self.wanted.replay else self._drawn(trials, claims)
@@ -361,7 +363,7 @@ class Exploration:
             raise UsageError("--replay: no expected value is derived for the call of this token")
         self._tally.judged = int(tried.row.verdict != "unsupported")
         if not tried.failed:
-            yield Judged(tried.row)
+            yield Judged(tried.row, tried=tried)
             return
         found = examine(trials, claims, tried, name)
         self._tally.found.append(found)
@@ -484,7 +486,13 @@ def _diagnosis(found: Found, row: Row, policy: str) -> tuple[list[str], Row]:
             cases.append(replace(each.case, id=name))
             rows.append(replace(each.row, case=name))
     told = diagnose(rows, cases, policy, seconds=DIAGNOSED)
+    # what it takes to fail stands there already, found by experiments; a mistake that a passing call refutes is none
+    findings = tuple(f for f in told.findings if not f.contradicted and f.explains == told.compared)
+    refuted = bool(told.findings) and not findings
+    told = replace(told, splits=(), findings=findings)
     first = next(iter(diagnosed_rows(rows, told)), row)
+    if refuted:
+        return [UNKNOWN.format(told.compared)], replace(row, diagnosis=first.diagnosis)
     return diagnosis_lines(told), replace(row, diagnosis=first.diagnosis)
 
 
