@@ -132,7 +132,7 @@ def html(
     titles: Sequence[str] | None = None,
     title: str = "Attention",
 ) -> str:
-    """A page with the drawing of `svg`, which needs nothing beside itself.
+    """A page with the drawing of `svg`, which needs no other file.
 
     Args:
         weights: see `terminal`, as for the others.

@@ -7,7 +7,7 @@ Array: TypeAlias = Any
 
 
 class AttentionResult(NamedTuple):
-    """The output and what was asked for beside it; None where it was not."""
+    """The output and what was asked for in addition to it; None where it was not."""
 
     output: Array
     """(..., H, q_len, d_v), from the layer (..., q_len, d_out)."""

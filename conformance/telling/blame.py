@@ -8,7 +8,7 @@ from conformance.judging.verdict import Row
 from conformance.telling.requirements import id_order
 
 FEW = 3
-"""Executed rows below which a requirement that fails tells little beside one that covers the same failures."""
+"""Executed rows below which a requirement that fails tells little next to one that covers the same failures."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Blame:
 
 
 def blame(rows: Iterable[Row]) -> list[Blame]:
-    """The requirements of failing rows, the most telling first.
+    """The requirements of failing rows, the most informative first.
 
     A requirement tells the more, the better "it is broken" predicts which rows fail: all that cover it, and
     no others. Dice's coefficient of the two sets counts just that. Looking at the share of failures alone

@@ -339,7 +339,7 @@ def _miscounted(data: Mapping[str, Any]) -> str:
 
 
 def _twice(rows: Iterable[Mapping[str, Any]]) -> str:
-    """That a row stands twice, of which nobody could say which counts."""
+    """The error if a row appears twice; empty if none does."""
     seen = set()
     for row in rows:
         key = (row["case"], row["dtype"])

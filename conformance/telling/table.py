@@ -37,7 +37,7 @@ def run_table(report: Report) -> Table:
 
 
 def blame_table(rows: Sequence[Row], requirements: Iterable[Requirement]) -> Table:
-    """What fails, as requirements, the most telling first."""
+    """What fails, as requirements, the most informative first."""
     titles = {requirement.id: requirement.title for requirement in requirements}
     table = Table(
         "requirement",
