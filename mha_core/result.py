@@ -19,3 +19,9 @@ class AttentionResult(NamedTuple):
     """(..., G, kv_len, d_k)."""
     present_value: Array | None = None
     """(..., G, kv_len, d_v)."""
+
+    def _repr_html_(self) -> str:
+        """Names, shapes and dtypes for a notebook, and a drawing of the weights where they are few."""
+        from mha_core.notebook import result_html
+
+        return result_html(self._asdict())

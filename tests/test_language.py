@@ -63,6 +63,7 @@ TEXTS = {
         for path in (
             ROOT / "README.md",
             *(path for path in sorted((ROOT / "spec").glob("*.md")) if path.name not in GENERATED),
+            *sorted((ROOT / "conformance" / "templates").glob("*.txt")),
             *sorted(PAGE.glob("*.html")),
             *sorted(PAGE.glob("*.js")),
             *sorted(PAGE.glob("*.py")),
