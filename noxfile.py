@@ -37,7 +37,7 @@ BACKENDS = {
     "torch": (TORCH, ["torch", "torch-portable"]),
     "jax": (["jax>=0.10"], ["jax", "jax-jit"]),
 }
-"""Session -> what it installs beside the project, and the targets that it runs."""
+"""Session -> what it installs in addition to the project, and the targets that it runs."""
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 SLOW_TESTS = ("vectors", "oracle", "exploring", "diagnosis", "defects", "test_soundness.py")
 """Tests that derive or search for numbers: half of the time of all tests without a framework."""
@@ -77,10 +77,10 @@ NARROW = {"ATEN_CPU_CAPABILITY": "avx2"}
 """torch's kernels of 256 bits, everywhere: what they make of a NaN depends on how many keys fill a vector."""
 
 EVERYTHING = [*TORCH, *(LIBRARIES if TORCH else BACKENDS["jax"][0]), *BACKENDS["array-api-strict"][0]]
-"""What the one environment of .ci/run holds beside the project and its dependency groups."""
+"""What the one environment of .ci/run holds in addition to the project and its dependency groups."""
 
 OTHERS = ["dask>=2025.1", "mlx[cpu]>=0.30", "ndonnx>=0.17", "onnxruntime>=1.32", "array-api-strict>=2.2"]
-"""Libraries of the Array API beside those of the matrix; ndonnx makes graphs, which onnxruntime runs."""
+"""Libraries of the Array API in addition to those of the matrix; ndonnx makes graphs, which onnxruntime runs."""
 
 nox.needs_version = ">=2024.10"
 nox.options.default_venv_backend = os.environ.get("NOX_DEFAULT_VENV_BACKEND", "venv")
@@ -123,7 +123,7 @@ def turn() -> int:
 def kept_compilations() -> dict[str, str]:
     """Environment variables by which JAX keeps what it has compiled in .nox/jax-cache, for each processor apart.
 
-    Only sessions set them: a run of the command compiles anew, unless its user sets them too.
+    Only sessions set them: a run of the command compiles everything, unless its user sets them too.
     """
     information = Path("/proc/cpuinfo")
     lines = information.read_text("utf-8").splitlines() if information.exists() else []
@@ -332,7 +332,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def vectors(session: nox.Session) -> None:
-    """Regenerates the golden vectors and finds no difference; `nox -s vectors -- write` writes them anew.
+    """Regenerates the golden vectors and finds no difference; `nox -s vectors -- write` rebuilds them.
 
     Names of chapters and cases choose: `nox -s vectors -- write mask/empty-row-is-zero`. Where CI is set, the cases
     whose declarations changed and one of eight parts of the rest, in turns.
@@ -347,7 +347,7 @@ def vectors(session: nox.Session) -> None:
 
 @nox.session
 def verify(session: nox.Session) -> None:
-    """Proves every golden value anew in three ways, and counts the elements. Extra arguments go to the command."""
+    """Proves every golden value again in three ways, and counts the elements. Extra arguments go to the command."""
     install(session, "-e", ".", *group("oracle"))
     session.run("mha-conformance", "vectors", "verify", *session.posargs, env=ONE_THREAD)
 
@@ -449,7 +449,7 @@ BENCHES = {
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Speed and memory beside other libraries, into reports/bench; `nox -s bench -- decode long` measures some.
+    """Speed and memory compared with other libraries, into reports/bench; `nox -s bench -- decode long` measures some.
 
     Ends with the table of targets and of what was reached, from tests/benching/targets.toml.
     Nothing here fails for being slow: the figures are for readers, and hold for the machine that they name.

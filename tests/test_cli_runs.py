@@ -333,7 +333,7 @@ def test_files_that_cannot_be_written_are_told_before_the_run(
                 "--badge",
                 "{folder}/r.json",
             ],
-            "badge '{folder}/r.json' is the report to go on with as well",
+            "badge '{folder}/r.json' is the report to resume as well",
         ),
         (
             ["{target}:good", "--report", "{folder}/n", "--html", "{folder}/link"],

@@ -104,7 +104,7 @@ def bench(
     json_path: Path | None,
     plot: Path | None,
 ) -> int:
-    """Measure speed and memory of TARGET beside its rivals.
+    """Measure speed and memory of TARGET next to its rivals.
 
     All run in one process on one thread, unless OMP_NUM_THREADS and its like say otherwise; their outputs
     are compared first. For the layer, L,D and H make tokens of width H * D. Exit status: 0 measured,

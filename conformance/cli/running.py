@@ -190,7 +190,7 @@ def run(
 
 
 def _going_on(report: Path | None, resume: Path | None, kept: bool) -> str:
-    """How an interrupted run is gone on with; `kept` says that its report holds what there is."""
+    """How an interrupted run is resumed; `kept` says that its report holds what there is."""
     if not kept and resume is None:
         return "to be able to resume, run with --report FILE" if report is None else "nothing was run yet"
     there = report if kept and report is not None else resume

@@ -46,7 +46,7 @@ def export(directory: Path, operands: bool) -> int:
 @click.option("-j", "processes", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify_(word: str, processes: int, as_json: bool) -> int:
-    """Prove the vectors anew: by the oracle, by a second reference from the text, by relations between calls.
+    """Prove the vectors again: by the oracle, by a second reference from the text, by relations between calls.
 
     Exit status 1 if a number differs. Takes minutes, and needs python-flint and mpmath.
     """

@@ -1,4 +1,4 @@
-"""Known failures: a file of them, what a row comes to beside it, and what is wrong with the file (CONF-14, CONF-15)."""
+"""Known failures: a file of them, what a row becomes with it, and what is wrong with the file (CONF-14, CONF-15)."""
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -80,7 +80,7 @@ class Baseline:
     def problems(
         self, rows: Iterable[Row], held: Mapping[str, Iterable[str]], due: Iterable[tuple[str, str]]
     ) -> tuple[str, ...]:
-        """What is wrong with the file, beside rows that pass against it; one sentence each.
+        """What is wrong with the file, apart from rows that pass against it; one sentence each.
 
         Args:
             rows: those of the run.

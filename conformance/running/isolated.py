@@ -134,5 +134,5 @@ class Isolated:
 
 
 def _printed(error: ProtocolError) -> str:
-    """What most often makes a line that is not of the protocol."""
+    """What most often makes a line that is invalid."""
     return " (does it print to stdout?)" if str(error).endswith("is not a line of JSON") else ""

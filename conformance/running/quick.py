@@ -1,4 +1,4 @@
-"""`--profile quick`: few cases of few shapes, for frameworks that compile each shape anew."""
+"""`--profile quick`: few cases of few shapes, for frameworks that compile each shape."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

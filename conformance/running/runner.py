@@ -54,7 +54,7 @@ class Request:
     in_process: bool = False
     stop_at_failure: bool = False
     workers: int = 1  # processes at once
-    path: tuple[str, ...] = ()  # folders that the target may import from, beside its own
+    path: tuple[str, ...] = ()  # folders that the target may import from, in addition to its own
     fresh: int | None = None  # what variants of some of the cases are drawn from; None = no variants
     baseline: Baseline | None = None
     done: frozenset[tuple[str, str]] = frozenset()  # rows (case ID, dtype) that an earlier run has judged

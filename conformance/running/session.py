@@ -40,7 +40,7 @@ class Session:
     def row(self, question: Question) -> Row:
         """The row of a question as the baseline has it; with a profile, what is not supported is an error.
 
-        Where many in a row had no answer in time, those that follow fail without being asked.
+        Where many in a row timed out, those that follow fail without being asked.
         """
         self._heard.clear()
         if self._hangs.too_many and not question.unclaimed:
@@ -58,7 +58,7 @@ class Session:
         return row
 
     def problems(self) -> tuple[str, ...]:
-        """What is wrong with the baseline after what was asked so far, beside rows that pass against it."""
+        """What is wrong with the baseline after what was asked so far, apart from rows that pass against it."""
         if self._baseline is None:
             return ()
         held = {case.id: case.judged_dtypes(self.accuracy) for case in self.cases}

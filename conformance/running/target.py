@@ -151,7 +151,7 @@ def _missing(error: ModuleNotFoundError, backend: str | None) -> str:
     missing = f"no module named {error.name!r}"
     packages = PACKAGES.get(library)
     if backend is None or packages is None:
-        return f"{missing}; install it for {sys.executable}, which runs this, or put it beside the file"
+        return f"{missing}; install it for {sys.executable}, which runs this, or put it next to the file"
     return f"{missing}; install it with: pip install {packages}"
 
 

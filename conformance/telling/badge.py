@@ -21,7 +21,7 @@ KNOWN = "yellowgreen"
 HEX = {"brightgreen": "#2c7a1f", "yellowgreen": "#5b7a12", "yellow": "#8a6500", "red": "#b3261e"}
 """The same colours in the picture, dark enough for white letters."""
 LETTER, NARROW, MARGIN = 7.0, 4.0, 8
-"""Widths in a picture: of a letter, of a thin one, and beside the text."""
+"""Widths in a picture: of a letter, of a thin one, and next to the text."""
 LONGEST = 200
 
 PICTURE = """\

@@ -9,7 +9,7 @@ from conformance.judging.verdict import Row
 from conformance.telling.requirements import id_order
 
 FEW = 3
-"""Executed rows below which a requirement that fails tells little beside one that covers the same failures."""
+"""Executed rows below which a requirement that fails tells little next to one that covers the same failures."""
 
 SAID = re.compile(r"\(((?:IND|CONF)-\d+)\)$")
 """How a message ends that says what is broken: something that any case would show, whatever it is about."""
@@ -25,7 +25,7 @@ class Blame:
 
 
 def blame(rows: Iterable[Row], causes: Sequence[str] = ()) -> list[Blame]:
-    """The requirements of failing rows: `causes`, which a diagnosis names, then the most telling first.
+    """The requirements of failing rows: `causes`, which a diagnosis names, then the most informative first.
 
     A requirement tells the more, the better "it is broken" predicts which rows fail: all that cover it, and
     no others. Dice's coefficient of the two sets counts just that. Looking at the share of failures alone

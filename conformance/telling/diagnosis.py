@@ -177,7 +177,7 @@ def diagnosed_rows(rows: Iterable[Row], found: Diagnosed) -> list[Row]:
 
 
 def diagnosis_json(found: Diagnosed) -> dict[str, Any]:
-    """All of it for machines."""
+    """All of it as JSON."""
     return {
         "failed": found.failed,
         "compared": found.compared,

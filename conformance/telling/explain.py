@@ -1,4 +1,4 @@
-"""One requirement in full: what it asks for, why, who tests it and how it is broken; or one defect."""
+"""One requirement in full: what it requires, why, who tests it and how it is broken; or one defect."""
 
 import re
 from typing import Any

@@ -55,7 +55,7 @@ DIAGNOSED = 4.0
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be explored, beside the target."""
+    """What is to be explored, in addition to the target."""
 
     seconds: float = SECONDS
     cases: int | None = None
@@ -446,7 +446,7 @@ class Exploration:
         )
 
     def _flaws(self) -> tuple[str, ...]:
-        """What is wrong with the baseline, beside calls that pass against it."""
+        """What is wrong with the baseline, apart from calls that pass against it."""
         baseline = self.request.baseline
         if baseline is None:
             return ()

@@ -161,5 +161,5 @@ class Progress:
 
     def echo(self, text: str) -> None:
         """Shows what a target's process writes to stderr."""
-        for line in text.splitlines():
-            self._console.print(plain(f"  | {line}", "dim"), soft_wrap=True)
+        for written in text.splitlines():
+            self._console.print(plain(f"  | {written}", "dim"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""That one run at a time writes a file: a lock beside it, which the system releases however its run ends."""
+"""That one run at a time writes a file: a lock next to it, which the system releases however its run ends."""
 
 import os
 import stat

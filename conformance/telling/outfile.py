@@ -46,7 +46,7 @@ class OutFile:
         return self._path
 
     def _opened(self) -> tuple[Path, IO[str]]:
-        """The file that becomes the other one once it is whole: made anew, whatever lies or points there."""
+        """The file that becomes the other one once it is whole: created again, whatever lies or points there."""
         beside = self._path.with_name(f"{self._stem}{os.getpid()}")
         beside.unlink(missing_ok=True)
         return beside, beside.open("x", encoding="utf-8", errors="backslashreplace", newline="\n")

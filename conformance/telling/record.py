@@ -39,7 +39,7 @@ class Recorder:
     """The report of a run that is under way.
 
     `file` is kept up to date meanwhile, by this run alone while it is `held`; `others` are written at the end, each
-    as what makes its text of the report; `resumed` is the report of an earlier run that this one goes on with.
+    as what makes its text of the report; `resumed` is the report of an earlier run that this one resumes.
     """
 
     def __init__(

@@ -65,6 +65,17 @@ class Drawing:
 class Report:
     """Everything that a run has shown."""
 
+    def __repr__(self) -> str:
+        """One line; the fields hold the rest."""
+        counts = ", ".join(f"{n} {verdict}" for verdict, n in self.summary.items() if n)
+        return f"<Report of {self.target.source}: {self.status}: {counts}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the answer, a bar, and the first failures."""
+        from conformance.telling.notebook import report_html
+
+        return report_html(self)
+
     suite_version: str
     spec_version: str
     vectors_sha256: str
@@ -344,7 +355,7 @@ def _miscounted(data: Mapping[str, Any]) -> str:
 
 
 def _twice(rows: Iterable[Mapping[str, Any]]) -> str:
-    """That a row stands twice, of which nobody could say which counts."""
+    """The error if a row appears twice; empty if none does."""
     seen = set()
     for row in rows:
         key = (row["case"], row["dtype"])

@@ -39,7 +39,7 @@ def run_table(report: Report) -> Table:
 def blame_table(
     rows: Sequence[Row], requirements: Iterable[Requirement], causes: Sequence[str] = ()
 ) -> Table:
-    """What fails, as requirements: those that the diagnosis names, then the others, the most telling first."""
+    """What fails, as requirements: those that the diagnosis names, then the others, the most informative first."""
     titles = {requirement.id: requirement.title for requirement in requirements}
     table = Table(
         "requirement",

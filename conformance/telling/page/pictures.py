@@ -56,7 +56,7 @@ def picture(
         near: an index of the array; what is cut is cut around it.
         rows: what the rows are numbered by, where they are some of a larger array.
         limit: the size of the strongest colour; the largest finite one by default.
-        facts: what to say of it beside shape and range.
+        facts: what to say of it in addition to shape and range.
         many: how many matrices.
     """
     values = np.asarray(array, np.float64)

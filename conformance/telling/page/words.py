@@ -15,7 +15,7 @@ SYMBOLS = {
     "xfail": "\u2717",
     "xpass": "\u2713",
 }
-"""What stands beside the colour of a verdict; all of them are in the fonts that systems ship."""
+"""What stands next to the colour of a verdict; all of them are in the fonts that systems ship."""
 OTHER = "?"
 CODES = {
     "pass": "p", "fail": "f", "error": "e", "crash": "c", "timeout": "t", "unsupported": "u",
