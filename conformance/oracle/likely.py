@@ -15,7 +15,7 @@ NONE = "no known mistake gives the same numbers"
 
 def likely(found: Certified, policy: str, outputs: Mapping[str, Array]) -> list[str]:
     """Sentences on what may be the matter, or why none is named."""
-    size = sum(array.size for array in found.case.inputs.values())
+    size = found.case.elements
     size += sum(golden.hi.size for golden in found.case.expected.values())
     if size > MOST:
         return [

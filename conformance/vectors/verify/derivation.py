@@ -8,7 +8,6 @@ from conformance.vectors.case import Array, Case, Golden
 from conformance.vectors.generate.build import build
 from conformance.vectors.generate.draft import Draft, rows_of, sampled_of
 
-
 PLAIN = ("shape", "rows", "rms_applies", "finite")
 
 
