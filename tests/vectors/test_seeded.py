@@ -44,8 +44,6 @@ def test_numbers_are_those_of_the_page(seed: Seed) -> None:
     assert replace(seed, boxes=()).array().ravel().tolist() == by_the_page(seed)
     again = seed_of(json.loads(json.dumps(seed_json(seed))))
     assert np.array_equal(again.array(), seed.array(), equal_nan=seed.share is None)
-        seed.boxes[0].value
-    )
 
 
 def test_the_words_of_the_page() -> None:
