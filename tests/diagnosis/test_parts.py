@@ -29,7 +29,7 @@ def cases(*words: str) -> tuple[Case, ...]:
     return tuple(
         c
         for c in load_vectors().cases
-        if any(word in c.id for word in words) and sum(x.size for x in c.inputs.values()) < 4000
+        if any(word in c.id for word in words) and c.elements < 4000
     )
 
 
