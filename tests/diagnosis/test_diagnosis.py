@@ -239,11 +239,7 @@ def test_dtypes_exceptions_and_nan_are_compared(name: str) -> None:
 
 @cache
 def small() -> tuple[Case, ...]:
-    return tuple(
-        c
-        for c in load_vectors().cases
-        if c.elements < 1500 and c.chapter in (*CHAPTERS, "paths")
-    )
+    return tuple(c for c in load_vectors().cases if c.elements < 1500 and c.chapter in (*CHAPTERS, "paths"))
 
 
 def test_one_failing_case_is_too_little() -> None:
