@@ -26,7 +26,9 @@ def vectors(context: click.Context) -> int:
 
 @vectors.command(epilog=examples("vectors export vectors/"))
 @click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
-@click.option("--operands", is_flag=True, help="Write seeded operands out as tensors: another index and hash.")
+@click.option(
+    "--operands", is_flag=True, help="Write seeded operands out as tensors: another index and hash."
+)
 def export(directory: Path, operands: bool) -> int:
     """Write the vectors to DIR, which must be new or empty: index, tensors, JSON Schema and their description."""
     exported = export_vectors(directory, operands)

@@ -21,7 +21,7 @@ class Asked:
     @property
     def size(self) -> int:
         """Elements that go in, which is what a call costs."""
-        return sum(array.size for array in self.case.inputs.values())
+        return self.case.elements
 
     @property
     def order(self) -> tuple[int, int, str]:

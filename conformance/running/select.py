@@ -205,7 +205,5 @@ def _fits(case: Case, hello: Hello) -> bool | None:
 
 def group(case: Case, dtype: str, hello: Hello) -> frozenset[str]:
     """The isolated dtypes that a question holds: questions that differ in them do not share a process."""
-    floating = {
-        case.dtype_of.get(name, dtype) for name, array in case.inputs.items() if array.dtype.kind == "f"
-    }
+    floating = {case.dtype_of.get(name, dtype) for name in case.floating}
     return frozenset(floating & set(hello.isolate))

@@ -120,7 +120,9 @@ def variant(case: Case, seed: str) -> Variant:
     }
     words = [f"{' and '.join(negated)} negated", *(ENTRIES[name] for name in ENTRIES if name in orders)]
     memory = {name: how for name, how in case.memory.items() if how != SHARED_ARRAY}  # they now differ
-    return Variant(replace(case, inputs=inputs, expected=expected, memory=memory), ", ".join(words), seed)
+    return Variant(
+        replace(case, inputs=inputs, expected=expected, memory=memory, seeded={}), ", ".join(words), seed
+    )
 
 
 def unlike(row: Row, again: Row, made: Variant, how: str = "", requirement: str = "CONF-16") -> Row:
@@ -191,7 +193,7 @@ def _golden(case: Case, name: str, golden: Golden, orders: Mapping[str, list[int
     """A golden value in its new order; sampled rows keep their place in it and get new numbers."""
     axis, held, rows = query_axis(name, len(golden.shape)) - len(golden.shape), "", golden.rows
     if rows is not None:
-        held = next(kind for kind, at in _axes(case, name, len(golden.shape)).items() if at == axis)
+        held = next((kind for kind, at in _axes(case, name, len(golden.shape)).items() if at == axis), "")
         rows = tuple(orders[held].index(row) for row in rows) if held in orders else rows
 
     def move(array: Array) -> Array:

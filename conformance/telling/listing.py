@@ -208,7 +208,11 @@ def case_json(case: Case) -> Entry:
             name: {
                 "dtype": case.dtype_of.get(name, str(array.dtype)),
                 "shape": list(array.shape),
-                **({"seeded": seed_json(case.seeded[name])} if name in case.seeded else {"values": values(array)}),
+                **(
+                    {"seeded": seed_json(case.seeded[name])}
+                    if name in case.seeded
+                    else {"values": values(array)}
+                ),
             }
             for name, array in case.inputs.items()
         },

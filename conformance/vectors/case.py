@@ -1,5 +1,6 @@
 """A case and its golden values: what one vector holds, as plain data."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,6 +79,25 @@ class Case:
     def label(self, output: str) -> str:
         """An output as messages call it."""
         return f"gradient of {output}" if self.gradients else output
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every operand, without making one."""
+        return {x: self.seeded[x].shape if x in self.seeded else self.inputs[x].shape for x in self.inputs}
+
+    @property
+    def elements(self) -> int:
+        """How many elements go in, which is what a call costs."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    @property
+    def floating(self) -> tuple[str, ...]:
+        """The operands that have a floating dtype."""
+        return tuple(
+            x
+            for x in self.inputs
+            if (self.seeded[x].share is None if x in self.seeded else self.inputs[x].dtype.kind == "f")
+        )
 
     def operands(self, dtype: str) -> dict[str, Array]:
         """The input arrays in the dtype under test; bool and integer ones as they are."""

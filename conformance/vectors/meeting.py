@@ -60,9 +60,9 @@ def _cell(operation: str, *words: str) -> str:
 
 def _of(case: Case) -> Iterator[Name]:
     options = [name for name in MEETING if name in case.features]
-    path = _path(case.inputs["query"].shape[-2])
-    past = case.inputs["past_key"].shape[-2] if "past_key" in case.inputs else 0
-    kv_len = case.inputs["key"].shape[-2] + past
+    shapes = case.shapes
+    path = _path(shapes["query"][-2])
+    kv_len = shapes["key"][-2] + (shapes["past_key"][-2] if "past_key" in shapes else 0)
     if path and kv_len >= TILE - 1 and kv_len % TILE in TILES:
         for option, dtype in itertools.product(options, case.dtypes):
             yield "paths", _cell(case.operation, option, TILES[kv_len % TILE], path, dtype)

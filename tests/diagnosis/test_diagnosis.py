@@ -45,7 +45,7 @@ SUSPECTS = tuple(
 def cases() -> tuple[Case, ...]:
     """Small ones of some chapters."""
     every = (c for c in load_vectors().cases if c.chapter in CHAPTERS or c.raises)
-    return tuple(c for c in every if sum(x.size for x in c.inputs.values()) < 3000)
+    return tuple(c for c in every if c.elements < 3000)
 
 
 def defects(*names: str) -> list[Defect]:
@@ -73,7 +73,7 @@ def test_slip_is_named_first(name: str) -> None:
 def test_size_of_blocks_is_found(name: str) -> None:
     """Of a family, the member is named; `among` has all of them."""
     among = [d for d in DEFECTS if d.id in {id_ for each in BLOCKS for id_ in THIRD[each].wanted}]
-    small = [c for c in load_vectors().cases if sum(x.size for x in c.inputs.values()) < 700 and not c.raises]
+    small = [c for c in load_vectors().cases if c.elements < 700 and not c.raises]
     found = diagnose(rows_of(THIRD[name].target(), small), small, "eager", among).findings[0]
     assert found.defects[0].id in THIRD[name].wanted
     assert found.defects[0].detail == "in blocks of 4"
@@ -239,11 +239,7 @@ def test_dtypes_exceptions_and_nan_are_compared(name: str) -> None:
 
 @cache
 def small() -> tuple[Case, ...]:
-    return tuple(
-        c
-        for c in load_vectors().cases
-        if sum(x.size for x in c.inputs.values()) < 1500 and c.chapter in (*CHAPTERS, "paths")
-    )
+    return tuple(c for c in load_vectors().cases if c.elements < 1500 and c.chapter in (*CHAPTERS, "paths"))
 
 
 def test_one_failing_case_is_too_little() -> None:

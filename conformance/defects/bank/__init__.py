@@ -48,6 +48,7 @@ from conformance.defects.bank import (
     tiles,
     validation,
     weights,
+    whole_tiles,
     window,
 )
 from conformance.defects.defect import Defect
@@ -79,6 +80,7 @@ BANK: dict[str, tuple[Defect, ...]] = {
         blocked,
         tile_rules,
         kernels,
+        whole_tiles,
         independence,
         strides,
         mixups,

@@ -20,7 +20,8 @@ def _of_sum(held: Any) -> Any:
     return held / held.sum(axis=-1, keepdims=True)
 
 
-def _equal(maxima: Array, totals: Array, counts: Array) -> Any:
+def equal(maxima: Array, totals: Array, counts: Array) -> Any:
+    """As if all parts weighed the same."""
     return _of_sum(np.ones_like(totals))
 
 
@@ -68,7 +69,8 @@ def _empty_counts(maxima: Array, totals: Array) -> Array:
     return np.where(totals > 0, _lse(maxima, totals), 0)
 
 
-def _empty_is_zero(maxima: Array, totals: Array, counts: Array) -> Any:
+def empty_is_zero(maxima: Array, totals: Array, counts: Array) -> Any:
+    """A part of which nothing is visible has an lse of 0."""
     each = _empty_counts(maxima, totals)
     return _of_sum(np.exp(each - each.max(axis=-1, keepdims=True)))
 
@@ -81,7 +83,7 @@ SHARES: tuple[tuple[str, str, Share, float], ...] = (
     (
         "split-averaged",
         "Parts of the keys are attended apart and averaged, whatever their denominators.",
-        _equal,
+        equal,
         0,
     ),
     (
@@ -93,7 +95,7 @@ SHARES: tuple[tuple[str, str, Share, float], ...] = (
     (
         "split-averaged-hidden-too",
         "Parts of the keys are averaged, and one of which nothing is visible is the mean of its values.",
-        _equal,
+        equal,
         1,
     ),
     (
@@ -206,7 +208,7 @@ DEFECTS = (
         "split-empty-part-has-lse-of-zero",
         "A part of the keys of which nothing is visible has an lse of 0, not of -inf, and takes weight in the merge.",
         ("ATT-2", "MASK-4"),
-        **in_parts(lambda e: split(e, _empty_is_zero, _lse_with_empty)),
+        **in_parts(lambda e: split(e, empty_is_zero, _lse_with_empty)),
     ),
     Defect(
         "split-merged-in-base-e",

@@ -109,7 +109,7 @@ def _ranked(report: Report, groups: Mapping[str, list[Row]], cases: Mapping[str,
 
 
 def _size(case: Case | None) -> int:
-    return sum(array.size for array in case.inputs.values()) if case else 0
+    return case.elements if case else 0
 
 
 def _failure(

@@ -31,7 +31,9 @@ def differs(draft: Draft, case: Case) -> bool:
         or json.loads(json.dumps(draft.options)) != case.options
         or list(fresh.inputs) != list(case.inputs)
         or dict(draft.seeded) != dict(case.seeded)
-        or not all(_same(fresh.inputs[name], case.inputs[name]) for name in fresh.inputs.keys() - draft.seeded)
+        or not all(
+            _same(fresh.inputs[name], case.inputs[name]) for name in fresh.inputs.keys() - draft.seeded
+        )
         or _asked(draft) != _answered(case)
     )
 

@@ -51,7 +51,11 @@ def meetings(wish: Wish) -> list[Meeting]:
         place = wish.places[turn % len(wish.places)]
         dtypes = wish.dtypes[sum(divmod(turn, len(wish.places))) % len(wish.dtypes)]
         turn += 1
-        if not triples and not _left(place, dtypes, cells) and not any(path == place[-1] for path, _ in pairs):
+        if (
+            not triples
+            and not _left(place, dtypes, cells)
+            and not any(path == place[-1] for path, _ in pairs)
+        ):
             continue
         options = _chosen(wish, place, dtypes, cells, pairs, triples)
         cells -= set(itertools.product(options, [place], dtypes))

@@ -74,6 +74,7 @@ class Finite:
         self.clean = not self.broken if problem is None else self._unseen(problem)
 
     def __call__(self, name: str) -> bool:
+        """Of one result."""
         if name.startswith("present_"):
             argument = name.removeprefix("present_")
             return not self.broken & {argument, f"past_{argument}"}
@@ -89,13 +90,19 @@ class Finite:
         return not any((seen & _broken(problem, name)).any() for name in ("key", "value"))
 
 
+def _not_finite(x: Array) -> Bools:
+    """The rows in which some number is not finite."""
+    found: Bools = np.asarray(~np.isfinite(x).all(axis=-1))
+    return found
+
+
 def _broken(problem: Problem, name: str) -> Bools:
     """The keys that are not finite, of every head."""
-    rows: Bools = ~np.isfinite(problem.inputs[name]).all(axis=-1)
+    rows = _not_finite(problem.inputs[name])
     if problem.layer:
         rows = rows[:, None]
     if f"past_{name}" in problem.inputs:
-        past: Bools = ~np.isfinite(problem.inputs[f"past_{name}"]).all(axis=-1)
+        past = _not_finite(problem.inputs[f"past_{name}"])
         rows = np.broadcast_to(rows, (*past.shape[:2], rows.shape[-1]))
         rows = np.concatenate([past, rows], axis=-1)
     return np.repeat(rows, problem.num_heads // rows.shape[1], axis=1)

@@ -90,7 +90,7 @@ def seed(name: str, shape: tuple[int, ...], stream: int = 0, **given: Any) -> Se
 
 def box(shape: tuple[int, ...], value: float | bool, *sides: slice | int) -> Box:
     """One value over a part of an array, given as an index of its last axes."""
-    whole: list[slice | int] = [slice(None)] * (len(shape) - len(sides)) + list(sides)
+    whole = [*[slice(None)] * (len(shape) - len(sides)), *sides]
     ranges = [
         side.indices(size)[:2] if isinstance(side, slice) else (side % size, side % size + 1)
         for side, size in zip(whole, shape, strict=True)

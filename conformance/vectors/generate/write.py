@@ -121,7 +121,7 @@ def _golden(prefix: str, golden: Golden) -> tuple[dict[str, Array], dict[str, An
             tensors[f"{prefix}:{key}:s"] = _narrow(bound.rms)
     for name, signature in golden.signatures.items():
         tensors[f"{prefix}:{name}:g"] = signature.direction
-    entry = {
+    entry: dict[str, Any] = {
         "shape": list(golden.shape),
         "rows": None if golden.rows is None else list(golden.rows),
         "rms_applies": golden.rms_applies,

@@ -163,8 +163,7 @@ def _upstream(sums: _Sums, b: Place, h: int, i: int) -> Row:
     """The gradient of one row of a head's output: through w_o in the layer."""
     if not sums.call.layer:
         return [
-            sums.number("grad_output", (*b, h, i, c))
-            for c in range(sums.inputs["grad_output"].shape[-1])
+            sums.number("grad_output", (*b, h, i, c)) for c in range(sums.inputs["grad_output"].shape[-1])
         ]
     row = [sums.number("grad_output", (*b, i, o)) for o in range(sums.inputs["w_o"].shape[-1])]
     width = sums.inputs["w_o"].shape[1]

@@ -1,4 +1,4 @@
-"""Numbers that later blocks hold: large logits beside hidden keys, and NaN, infinity, zeros in a middle and last block."""
+"""What later blocks hold: large logits beside hidden keys; NaN, infinity and zeros in a middle and the last block."""
 
 import math
 from collections.abc import Iterator
@@ -20,6 +20,7 @@ def drafts() -> Iterator[Draft]:
     yield from _logits()
     yield from _not_finite()
     yield from _blocks()
+    yield from _every_bit()
 
 
 def far(sizes: Sizes, power: int, sign: int) -> dict[str, Seed]:
@@ -46,7 +47,7 @@ def _hiding() -> dict[str, tuple[str, str, dict[str, Any], dict[str, Seed], dict
 def _logits() -> Iterator[Draft]:
     """Hidden logits replaced by a finite number win where the visible ones are lower."""
     for name, (word, covers, options, seeds, arrays) in _hiding().items():
-        for power, sign, where in ((5, -1, "minus-256"), (8, -1, "minus-16384")):
+        for power, sign, where in ((5, -1, "minus-256"), (10, -1, "minus-262144")):
             yield seeded(
                 f"kernels/logits-of-{where}-{name}",
                 f"All logits lie about {where.replace('minus-', '-')}, and {word} hides some of them.",
@@ -54,13 +55,13 @@ def _logits() -> Iterator[Draft]:
                 "ATT-14",
                 sizes=SIZES,
                 rows=(3,),
-                only=("float32", "bfloat16") if power > 5 else ("float32", "float16"),
+                only=("float64", "float32") if power > 5 else ("float32", "float16"),
                 return_lse=True,
                 seeds={**far(SIZES, power, sign), **seeds},
                 arrays=arrays,
                 **options,
             )
-    for power, where in ((5, "256"), (8, "16384")):
+    for power, where in ((5, "256"), (10, "262144")):
         yield seeded(
             f"kernels/logits-of-{where}-bias",
             f"All logits lie about {where}, and a bias of -inf hides the last keys.",
@@ -78,7 +79,7 @@ def _logits() -> Iterator[Draft]:
             },
         )
     sizes = Sizes((2,), 2, 1, 4, 64, 8, 8)
-    for power, sign, where in ((5, -1, "minus-256"), (8, -1, "minus-16384")):
+    for power, sign, where in ((5, -1, "minus-256"), (10, -1, "minus-262144")):
         yield seeded(
             f"kernels/gradient-logits-of-{where}-mask",
             f"All logits lie about {where.replace('minus-', '-')}, and a mask hides half of them.",
@@ -113,11 +114,15 @@ def _not_finite() -> Iterator[Draft]:
             only=("float32", "float16"),
             needs=("strict_masking",),
             is_causal=True,
-            seeds={argument: seed(argument, shape, boxes=(box(shape, value, slice(at, at + 1), slice(3, 4)),))},
+            seeds={
+                argument: seed(argument, shape, boxes=(box(shape, value, slice(at, at + 1), slice(3, 4)),))
+            },
         )
     for name, at in (("middle", MIDDLE), ("late", LAST)):
         boxed = {
-            x: seed(x, shapes(SIZES, False)[x], boxes=(box(shapes(SIZES, False)[x], math.nan, at, slice(None)),))
+            x: seed(
+                x, shapes(SIZES, False)[x], boxes=(box(shapes(SIZES, False)[x], math.nan, at, slice(None)),)
+            )
             for x in ("key", "value")
         }
         yield seeded(
@@ -129,7 +134,10 @@ def _not_finite() -> Iterator[Draft]:
             rows=spread(4, 2),
             only=("float32", "bfloat16"),
             needs=("strict_masking",),
-            seeds={**boxed, "mask": seed("mask", SIZES.full, boxes=(box(SIZES.full, False, slice(at, at + 1)),))},
+            seeds={
+                **boxed,
+                "mask": seed("mask", SIZES.full, boxes=(box(SIZES.full, False, slice(at, at + 1)),)),
+            },
         )
 
 
@@ -158,3 +166,27 @@ def _blocks() -> Iterator[Draft]:
             return_lse=True,
             seeds={"key": loud},
         )
+
+
+def _every_bit() -> Iterator[Draft]:
+    """Operands of as many bits as their dtype has, in wide and in long calls."""
+    wide = Sizes((1,), 2, 1, 16, 128, 128, 128)
+    long = Sizes((2,), 4, 2, 1, 1024)
+    layer = Sizes((1,), 4, 4, 129, 129, 16, 16, width=64)
+    for dtype, bits in (("float64", 53), ("float32", 24), ("float16", 11)):
+        for name, sizes in (("width-128", wide), ("decode-1024", long), ("layer-129", layer)):
+            every = {
+                x: seed(x, shape, bits=bits)
+                for x, shape in shapes(sizes, False).items()
+                if bits > 11 or not sizes.width or x in ("query", "key", "value")
+            }
+            yield seeded(
+                f"kernels/{name}-of-{bits}-bits",
+                f"Operands of {bits} significant bits, all that {dtype} has.",
+                "PROJ-1" if sizes.width else "ATT-1",
+                "NUM-4" if bits == 53 else "NUM-1",
+                sizes=sizes,
+                rows=spread(sizes.q_len, 1),
+                only=(dtype,),
+                seeds=every,
+            )

@@ -131,9 +131,7 @@ def _decoding() -> Iterator[Draft]:
         "ATT-4",
         sizes=long,
         scale=0.375,
-        seeds={
-            "mask": seed("mask", (2, 4, 1, 1024), boxes=(box((2, 4, 1, 1024), False, slice(256, 768)),))
-        },
+        seeds={"mask": seed("mask", (2, 4, 1, 1024), boxes=(box((2, 4, 1, 1024), False, slice(256, 768)),))},
     )
     yield _case(
         "decode-1024-bias-window",
@@ -462,4 +460,3 @@ def _layers() -> Iterator[Draft]:
         sizes=Sizes((1,), 2, 2, 129, 129, 8, 8, width=16, biases=""),
         seeds={"mask": seed("mask", (1, 1, 129, 129))},
     )
-

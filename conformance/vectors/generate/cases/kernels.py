@@ -85,6 +85,7 @@ class Kind:
     tiles: Mapping[str, int]  # path -> the tile that the keys fill
     rows: int  # that are stored
     heads: int = 4
+    d_k: int = 16
     width: int = 0
     backward: bool = False
     always: tuple[str, ...] = ()
@@ -107,7 +108,7 @@ KINDS = (
         always=("GRAD-1",),
     ),
     Kind("layer-", FORWARD, {"decode": 128, "prompt": 128}, 2, width=64, always=("PROJ-1", "PROJ-3")),
-    Kind("layer-gradient-", BACKWARD, {"prompt": 64}, 2, 2, width=32, backward=True, always=("GRAD-10",)),
+    Kind("layer-gradient-", BACKWARD, {"prompt": 64}, 2, 2, 8, width=16, backward=True, always=("GRAD-10",)),
 )
 
 
@@ -116,6 +117,13 @@ def drafts() -> Iterator[Draft]:
     for kind in KINDS:
         for meeting in meetings(kind.wish):
             yield _draft(kind, meeting)
+
+
+def name_of(kind: Kind, meeting: Meeting) -> str:
+    """The ID of the case of a meeting."""
+    tile, path = meeting.place
+    kv_len = kind.tiles[path] + TILES[tile]
+    return "-".join((f"kernels/{kind.name}{path}", str(kv_len), *meeting.options))
 
 
 def _draft(kind: Kind, meeting: Meeting) -> Draft:
@@ -127,7 +135,8 @@ def _draft(kind: Kind, meeting: Meeting) -> Draft:
         groups=kind.heads // (2 if "grouped" in options else 1),
         q_len=q_len,
         kv_len=kv_len,
-        d_v=8 if "value-dim" in options else 16,
+        d_k=kind.d_k,
+        d_v=kind.d_k // 2 if "value-dim" in options else kind.d_k,
         past=(48 if path == "prompt" else kv_len - q_len) if "past" in options else 0,
         width=kind.width,
     )
@@ -136,7 +145,7 @@ def _draft(kind: Kind, meeting: Meeting) -> Draft:
     covers |= dict.fromkeys(known[option] for option in options if option in known)
     words = " and ".join(", ".join(WORDS[o] for o in options).rsplit(", ", 1))
     return seeded(
-        "-".join((f"kernels/{kind.name}{path}", str(kv_len), *options)),
+        name_of(kind, meeting),
         f"{QUERIES[path]} over {kv_len} keys, with {words}.",
         *covers,
         sizes=sizes,
