@@ -11,7 +11,7 @@ from rich.progress import Progress as Bar
 from conformance.exploring.large.asking import GIB
 from conformance.exploring.large.search import LargeFound, LargeTally
 from conformance.exploring.said import line
-from conformance.exploring.search import Event, Found, Judged
+from conformance.exploring.search import Event, Found, Judged, Tally
 from conformance.telling.exploration import Exploration
 from conformance.telling.progress import row_text
 from conformance.telling.report import Report
@@ -67,7 +67,9 @@ def closing_lines(exploration: Exploration) -> list[str]:
     """What the draw met, and how 16-bit answers were judged where they could be judged more tightly."""
     if exploration.wanted.replay or exploration.claimed is None:
         return []
-    lines = [exploration.tally.coverage.line(exploration.claimed)]
+    lines = []
+    if isinstance(exploration.tally, Tally):
+        lines.append(exploration.tally.coverage.line(exploration.claimed))
     narrow = [d for d in ("float16", "bfloat16") if d in exploration.claimed.dtypes]
     if narrow and exploration.policy == "eager":
         lines.append(

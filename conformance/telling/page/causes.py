@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conformance.telling.alike import kind
+from conformance.diagnosis.saying import kind
 from conformance.telling.page.failures import Failure
 from conformance.telling.text import shorten
 
