@@ -13,6 +13,7 @@ from mha_core.layer import multi_head_attention
 from mha_core.layer_vjp import multi_head_attention_vjp
 from mha_core.merge import merge_attention
 from mha_core.paths import path
+from mha_core.pool import threads
 from mha_core.result import AttentionResult
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ __all__ = [
     "path",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_vjp",
+    "threads",
     "version",
 ]
 

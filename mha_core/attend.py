@@ -9,12 +9,13 @@ from typing import Any
 
 import array_api_compat
 
-from mha_core.arrays import beside, cast, compute_dtype, is_traced
+from mha_core.arrays import beside, cast, compute_dtype, is_traced, writes_in_place
 from mha_core.exact import exact
 from mha_core.in_place import in_place
 from mha_core.online_softmax import online_softmax
 from mha_core.options import Options, Sizes
 from mha_core.parts import Part, Piece, pieces_of
+from mha_core.pool import each
 from mha_core.result import Array, AttentionResult
 from mha_core.torch_fused import torch_fused
 
@@ -47,14 +48,18 @@ def _in_pieces(xp: Any, part: Part) -> AttentionResult:
         if part.options.return_lse
         else None
     )
-    for group in groups:
-        for piece in group:
+
+    def compute(pieces: list[Piece]) -> None:
+        for piece in pieces:
             place = output[piece.at]
             result = _of_piece(xp, piece, place)
             if result.output is not place:
                 place[...] = result.output
             if lse is not None:
                 lse[piece.at] = result.lse
+
+    for _ in each(compute, groups, sizes, writes_in_place(xp, part.query)):
+        pass
     return AttentionResult(output, lse=lse)
 
 

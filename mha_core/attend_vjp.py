@@ -8,12 +8,13 @@ from typing import Any
 
 import array_api_compat
 
-from mha_core.arrays import beside, cast, compute_dtype, is_traced, quiet
+from mha_core.arrays import beside, cast, compute_dtype, is_traced, quiet, writes_in_place
 from mha_core.exact_vjp import exact_vjp
 from mha_core.head_gradients import HeadGradients
 from mha_core.in_place_vjp import in_place_vjp
 from mha_core.options import Options, Sizes
 from mha_core.parts import Part, entries_of, place_in, units_of
+from mha_core.pool import each
 from mha_core.result import Array
 from mha_core.torch_fused import torch_fused_vjp
 
@@ -38,14 +39,23 @@ def attend_vjp(
         fused = torch_fused_vjp(xp, part, grad, with_output)
         if fused is not None:
             return fused
+        units = [
+            (unit, (*at, *heads), (*at, *kv_heads))
+            for entry, at in entries_of(xp, part)
+            for unit, heads, kv_heads in units_of(entry)
+        ]
+
+        def compute(place: tuple[Part, tuple[Any, ...], tuple[Any, ...]]) -> HeadGradients:
+            unit, at, _ = place
+            return _first_vouched(xp, unit, grad[(*at, ...)], with_output)
+
+        if units[0][0] is part:
+            return compute(units[0])
         whole = _Whole(xp, part, with_output)
-        for entry, at in entries_of(xp, part):
-            of_entry = grad[(*at, ...)]
-            for unit, heads, kv_heads in units_of(entry):
-                gradients = _first_vouched(xp, unit, of_entry[(*heads, ...)], with_output)
-                if entry is part and unit is part:
-                    return gradients
-                whole.add(unit, gradients, (*at, *heads), (*at, *kv_heads))
+        for place, gradients in zip(
+            units, each(compute, units, sizes, writes_in_place(xp, query)), strict=True
+        ):
+            whole.add(*place, gradients)
         return whole.gradients
 
 
@@ -73,7 +83,7 @@ class _Whole:
             output=zeros(part.sizes.output) if with_output else None,
         )
 
-    def add(self, unit: Part, given: HeadGradients, at: tuple[Any, ...], at_key: tuple[Any, ...]) -> None:
+    def add(self, unit: Part, at: tuple[Any, ...], at_key: tuple[Any, ...], given: HeadGradients) -> None:
         """Takes in the gradients of a unit, which lies there among the query heads and the key heads."""
         whole, existing = self.gradients, slice(0, unit.sizes.kv_len)
         whole.query[(*at, ...)] = given.query

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.accepting import Check, accepting
 from conformance.dtypes import NUMPY_DTYPES, dtype_name
 from conformance.errors import UsageError
 from conformance.names import DTYPES, FEATURES, OPERATIONS, POLICIES
@@ -89,10 +90,16 @@ def _encoded(line: bytes) -> str:
 
 def check(message: Any, kind: str) -> Message:
     """The message, if it is one of its kind."""
-    if found := flaw(_validator(kind), message):
-        raise ProtocolError(shorten(found))
+    if not _accepts(kind)(message):
+        raise ProtocolError(shorten(flaw(_validator(kind), message)))
     checked: Message = message
     return checked
+
+
+@cache
+def _accepts(kind: str) -> Check:
+    """Whether a message is one of its kind; what is wrong with one that is not is the validator's to say."""
+    return accepting({"$ref": f"#/$defs/{kind}"}, schema("protocol"))
 
 
 @cache
