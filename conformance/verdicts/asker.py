@@ -22,11 +22,11 @@ from conformance.verdicts.forms import Given
 START_SECONDS = 120.0
 LOAD_SECONDS = 120.0
 """How long a program may take to load: it may compile there."""
-FIRST_SECONDS = 60.0
+FIRST_SECONDS = 20.0
 """What its first call may take beyond its timeout."""
 TIMEOUT = 20.0
 MOST_DEATHS = 2
-"""How often a process may die or hang; what is left is then not asked."""
+"""How often a process may die; what is left is then not asked, nor after a call without an answer in time."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,7 @@ class Asker:
             why = f"its process dies: {error}"
         except TimedOutError:
             why = f"it does not answer within {time.monotonic() - began:.0f} s"
+            self._deaths = MOST_DEATHS
         except ProtocolError as error:
             why = f"what comes from its process is no answer: {error}"
         process.kill()

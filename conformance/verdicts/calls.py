@@ -67,7 +67,7 @@ def inputs_of(call: Call) -> dict[str, Array]:
     return made
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4)
 def _made(call: Call) -> Mapping[str, Array]:
     r = call.recipe
     made = arrays(r)
@@ -110,7 +110,7 @@ def changed(call: Call, made: dict[str, Array]) -> dict[str, Array]:
     return made
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=64)
 def certified(call: Call, policy: str) -> Certified | None:
     """The call with expected values and bounds; None where nothing is derived for it."""
     r = call.recipe

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from conformance.cli import main
+from conformance.verdicts import asker
 from tests.judge.kernels import RIGHT, WRONG
 
 HERE = ("--problem", "plain-numpy", "--seed", "3")
@@ -88,6 +89,17 @@ def test_wrong_calls_end_with_2(
     written(tmp_path, RIGHT["dense"])
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_program_that_hangs_is_rejected_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(asker, "FIRST_SECONDS", 0.0)
+    program = written(tmp_path, "import time\ndef attention(q, k, v):\n    time.sleep(1000)")
+    assert main(["judge", program, *HERE, "--json", "--timeout", "0.5"]) == 1
+    verdict = json.loads(capsys.readouterr().out)
+    assert "it does not answer within" in verdict["reason"]
+    assert verdict["score"] == 0
 
 
 def test_lines_in_and_out(
