@@ -255,6 +255,14 @@ def _entries() -> Iterator[Draft]:
         seeds=poisoned(Sizes(groups=2, q_len=4, kv_len=128), [100, 100]),
     )
     yield _case(
+        "entries-whole-lengths",
+        "Lengths of one tile and of two, within three.",
+        "MASK-12",
+        sizes=Sizes(groups=2, q_len=4, kv_len=192),
+        arrays={"kv_lengths": whole(64, 128)},
+        seeds=poisoned(Sizes(groups=2, q_len=4, kv_len=192), [64, 128]),
+    )
+    yield _case(
         "entries-lengths-window-offsets",
         "Lengths of 129 and 84 within 256, with a window that ends at the newest token of each entry.",
         "MASK-12",
