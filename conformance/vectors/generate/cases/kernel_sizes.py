@@ -11,7 +11,6 @@ from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.seeding import Sizes, box, seed, seeded, spread, whole
 
 SINGLE, HALF = ("float32", "bfloat16"), ("float16", "bfloat16")
-WIDE = ("float64", "float32")
 
 
 def drafts() -> Iterator[Draft]:
@@ -28,7 +27,6 @@ def drafts() -> Iterator[Draft]:
 
 def _case(name: str, note: str, *covers: str, sizes: Sizes, **more: Any) -> Draft:
     more.setdefault("rows", spread(sizes.q_len, 3))
-    more.setdefault("only", SINGLE)
     return seeded(f"kernels/{name}", note, *covers, sizes=sizes, **more)
 
 
