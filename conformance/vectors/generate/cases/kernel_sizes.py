@@ -11,7 +11,6 @@ from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.seeding import Sizes, box, seed, seeded, spread, whole
 
 SINGLE, HALF = ("float32", "bfloat16"), ("float16", "bfloat16")
-WIDE = ("float64", "float32")
 
 
 def drafts() -> Iterator[Draft]:
@@ -28,7 +27,6 @@ def drafts() -> Iterator[Draft]:
 
 def _case(name: str, note: str, *covers: str, sizes: Sizes, **more: Any) -> Draft:
     more.setdefault("rows", spread(sizes.q_len, 3))
-    more.setdefault("only", SINGLE)
     return seeded(f"kernels/{name}", note, *covers, sizes=sizes, **more)
 
 
@@ -253,6 +251,14 @@ def _entries() -> Iterator[Draft]:
         sizes=Sizes(groups=2, q_len=4, kv_len=128),
         arrays={"kv_lengths": whole(100, 100)},
         seeds=poisoned(Sizes(groups=2, q_len=4, kv_len=128), [100, 100]),
+    )
+    yield _case(
+        "entries-whole-lengths",
+        "Lengths of one tile and of two, within three.",
+        "MASK-12",
+        sizes=Sizes(groups=2, q_len=4, kv_len=192),
+        arrays={"kv_lengths": whole(64, 128)},
+        seeds=poisoned(Sizes(groups=2, q_len=4, kv_len=192), [64, 128]),
     )
     yield _case(
         "entries-lengths-window-offsets",

@@ -204,7 +204,7 @@ def given(options: tuple[str, ...], sizes: Sizes, number: int, backward: bool = 
         seeds["mask"] = _mask(options, sizes, odd)
     if "bias" in options:
         seeds["attn_bias"] = seed("attn_bias", _shared(sizes, "broadcast" in options, not odd))
-    if "lengths" in options and not backward:
+    if "lengths" in options and not backward and not sizes.past:  # what a past returns is numbers
         seeds |= poisoned(sizes, [int(n) for n in arrays["kv_lengths"]])
     return {**found, "seeds": seeds, "arrays": arrays}
 
