@@ -81,10 +81,10 @@ def test_size_of_blocks_is_found(name: str) -> None:
 
 
 def test_every_slip_fits_its_module_and_names_defects() -> None:
-    assert [len(those) for those in SETS.values()] == [111, 50, 60, 50, 50, 40]
+    assert [len(those) for those in SETS.values()] == [111, 50, 60, 50, 50, 40, 40, 40, 40, 40]
     for slip in EVERY:
         assert any(hasattr(slip.target(), operation) for operation in OPERATIONS)
-        assert slip.wanted
+        assert slip.wanted or slip.where or slip.missed
 
 
 WRONG_AS_THEY_CAME = {"outsider_layer": {"projection/no-batch-entries", "projection/no-queries"}}

@@ -130,7 +130,7 @@ def test_results_that_are_not_written_are_told() -> None:
 
 def of_library(package: str) -> list[Row]:
     """Rows that fail where the baseline of a library says so, and pass elsewhere."""
-    known = next(library for library in libraries() if library.package == package).known
+    known = next(each for each in libraries() if each.package == package and "scaled_dot" in each.called).known
     return [
         Row(
             case.id, case.operation, "float32", "fail" if (case.id, "float32") in known else "pass",
