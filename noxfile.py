@@ -214,7 +214,7 @@ def quick(session: nox.Session) -> None:
 
 @nox.session
 def readme(session: nox.Session) -> None:
-    """Runs the commands that README and the tour show, and writes the counts that they print into the pages."""
+    """Runs the commands of README and the tour, writes the counts that they print, and draws the picture."""
     install(session, "-e", ".", *TORCH, *group("test"))
     pages = ["tests/test_readme.py", "tests/test_tour.py"]
     session.run("pytest", "-q", "-p", "no:xdist", *pages, env={**ONE_THREAD, "WRITE_FIGURES": "1"})

@@ -13,6 +13,7 @@ from conformance.problems.problem import problems as shipped
 from conformance.problems.problem import read
 from conformance.running.select import in_profile
 from conformance.running.target import implementations
+from conformance.telling.installed import described
 from conformance.telling.report import number_to_json
 from conformance.telling.requirements import named, named_all, read_requirements
 from conformance.telling.text import counted, plain
@@ -40,7 +41,11 @@ SHOWN = 40
 
 def backends() -> list[Entry]:
     """Every name that `run` knows."""
-    return [{"name": name, "stands for": value} for name, value in implementations().items()]
+    entries = []
+    for name, value in implementations().items():
+        about, libraries = described(value)
+        entries.append({"name": name, "library": libraries, "about": about, "stands for": value})
+    return entries
 
 
 def cases() -> list[Entry]:
@@ -159,7 +164,7 @@ def problems() -> list[Entry]:
 
 
 LISTS: dict[str, tuple[Callable[[], list[Entry]], tuple[str, ...]]] = {
-    "backends": (backends, ("name", "stands for")),
+    "backends": (backends, ("name", "library", "about")),
     "cases": (cases, ("id", "note")),
     "requirements": (requirements, ("id", "name", "title", "notes", "cases")),
     "features": (features, ("name", "claimed", "cases")),

@@ -1,10 +1,12 @@
 """A report where it is looked at from Python: one line, and a fragment of a page in a notebook."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import conformance
+from conformance.telling.table import apart
 
 
 def wrong(query: Any, key: Any, value: Any) -> Any:
@@ -42,3 +44,11 @@ def test_a_report_that_passes() -> None:
 
 def test_public_names() -> None:
     assert dir(conformance) == sorted(conformance.__all__)
+
+
+def test_targets_of_one_name_are_told_apart() -> None:
+    one = conformance.run(wrong, k="attention/plain", fresh="off", no_diagnose=True)
+    other = replace(one, target=replace(one.target, source="b.py:wrong"))
+    third = replace(one, target=replace(one.target, name="third"))
+    assert apart([one, other, third]) == ["wrong", "b.py:wrong", "third"]
+    assert apart([one, third]) == ["<b>mine</b>", "third"]
