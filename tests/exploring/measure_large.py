@@ -96,7 +96,7 @@ def main() -> None:
             "passes" if near else "seen",
             *("seen" if each.failed else "passes" for each in told.values()),
         ]
-        lines.append(f"| {name.replace('_', ' ')} | {' | '.join(cells)} | {said.partition(';')[0]} |")
+        lines.append(f"| {name.replace('_', ' ')} | {' | '.join(cells)} | {said.rpartition('; ')[0]} |")
         print(lines[-1], flush=True)
     if write:
         head, rest = PAGE.read_text("utf-8").split(BEGIN)

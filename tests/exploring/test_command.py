@@ -71,8 +71,6 @@ def test_a_failure_is_told_and_kept(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--seed", "off"], "--seed wants a whole number from 0 on"),
         (["--seed", str(10**18)], "from 0 on, of at most 18 digits, got '1000000000000000000'"),
         (["--size", "huge"], "size"),
-        (["--size", "large"], "--size large is not available yet: give"),
-        (["--memory", "2"], "--memory goes with --size large, which is not available yet"),
         (["--replay", "x1_nonsense"], "--replay wants a token"),
         (["--dtype", "float128"], "dtype"),
         (["--feature", "softcap"], "does not support softcap"),
@@ -95,11 +93,11 @@ def test_a_target_that_does_not_load_is_drawn_nothing_for(capsys: pytest.Capture
     assert "draws from seed" not in capsys.readouterr().err
 
 
-def test_help_says_which_size_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_how_large_each_size_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explore", "--help"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "large is not available yet" in out
-    assert "Memory for --size large, which is not available yet" in out
+    assert "large production sizes, whose answers are known in closed form" in out
+    assert "Memory that a call of --size large may take" in out
 
 
 def test_nothing_executed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

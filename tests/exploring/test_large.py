@@ -159,7 +159,7 @@ def target(name: str) -> Target:
     return adopt(getattr(large_programs, name), name)
 
 
-@pytest.mark.parametrize("name", large_programs.MISTAKES)
+@pytest.mark.parametrize("name", CALLS)
 def test_a_mistake_is_seen_and_named(name: str) -> None:
     call, said, common = CALLS[name]
     told = ask(target(name), call, "eager")
