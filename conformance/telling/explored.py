@@ -155,5 +155,5 @@ class Progress:
 
     def echo(self, text: str) -> None:
         """Shows what a target's process writes to stderr."""
-        for line in text.splitlines():
-            self._console.print(plain(f"  | {line}", "dim"), soft_wrap=True)
+        for told in text.splitlines():
+            self._console.print(plain(f"  | {told}", "dim"), soft_wrap=True)
