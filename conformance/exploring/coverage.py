@@ -81,7 +81,11 @@ class Coverage:
         said = f"met {len(options & self.options)} of {len(options)} options"
         if wanted:
             said += f", {len(wanted & self.pairs)} of {len(wanted)} pairs of them on a path of an operation"
-        return f"{said}; not met in this time: {_named(lacking)}" if lacking else f"{said}, and every kind of size"
+        return (
+            f"{said}; not met in this time: {_named(lacking)}"
+            if lacking
+            else f"{said}, and every kind of size"
+        )
 
 
 def _named(names: Iterable[str]) -> str:

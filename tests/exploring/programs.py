@@ -312,3 +312,27 @@ def other_each_time(query: Any, key: Any, value: Any) -> Any:
     _count += 1
     last = key.shape[-2] - (_count % 2 if key.shape[-2] > TILE else 0)
     return right(query, key[..., :last, :], value[..., :last, :])
+
+
+# State between calls
+
+
+_buffers: dict[Any, Any] = {}
+
+
+def mask_remembered(query: Any, key: Any, value: Any, *, mask: Any = None) -> Any:
+    """A mask is kept by its shape."""
+    if mask is not None:
+        mask = _buffers.setdefault(mask.shape, mask.copy())
+    return right(query, key, value, mask=mask)
+
+
+def scratch_remembered(query: Any, key: Any, value: Any) -> Any:
+    """A scratch that was made for a longer call is read to its end."""
+    name = (*key.shape[:-2], key.shape[-1], value.shape[-1])
+    old = _buffers.get(name)
+    if old is None or old[0].shape[-2] <= key.shape[-2]:
+        _buffers[name] = key.copy(), value.copy()
+        return right(query, key, value)
+    old[0][..., : key.shape[-2], :], old[1][..., : key.shape[-2], :] = key, value
+    return right(query, *old)

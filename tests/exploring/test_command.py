@@ -24,7 +24,10 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_nothing_failed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explore", RIGHT, *FEW]) == 0
     out, err = capsys.readouterr()
-    assert out.startswith("nothing failed: ")
+    assert out.startswith("met ")
+    assert "not met in this time: " in out
+    assert "declares `fused`" in out
+    assert "\nnothing failed: " in out
     assert out.endswith("--seed 1 --size small\n")
     assert "draws from seed 1" in err
 

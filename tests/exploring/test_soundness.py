@@ -1,7 +1,11 @@
 """Right programs on drawn calls: a share of `python -m tests.exploring.soundness`."""
 
+from typing import Any
+
 from conformance.exploring.recipe import read_token
 from conformance.exploring.trial import certify_recipe
+from conformance.running.target import adopt
+from tests.exploring.programs import right
 from tests.exploring.soundness import Programs, Sound, merged, run
 
 
@@ -19,9 +23,17 @@ def test_no_right_program_is_refused() -> None:
 def test_a_wrong_program_is_refused() -> None:
     sound = Sound(5, "1/1")
     programs = Programs((), sound)
-    target, policy = programs._forward[0]
-    target.calls["scaled_dot_product_attention"] = lambda query, key, value, **more: {"output": query * 2}
-    programs._forward, programs._backward = [(target, policy)], []
+
+    def doubled(
+        query: Any, key: Any, value: Any, *, mask: Any = None, is_causal: bool = False, q_offset: Any = None,
+        window: Any = None, kv_lengths: Any = None, scale: Any = None,
+    ) -> Any:  # fmt: skip
+        return 2 * right(
+            query, key, value, mask=mask, is_causal=is_causal, q_offset=q_offset, window=window,
+            kv_lengths=kv_lengths, scale=scale,
+        )  # fmt: skip
+
+    programs._forward, programs._backward = [(adopt(doubled, "doubled"), "fused")], []
     for _ in run(sound, programs, 30, float("inf")):
         pass
     assert sound.alarms

@@ -1,0 +1,81 @@
+"""The reduction goes on only with calls that the oracle confirms."""
+
+from dataclasses import replace
+
+from conformance.exploring.arrays import arrays
+from conformance.exploring.coverage import Coverage
+from conformance.exploring.draw import Claims
+from conformance.exploring.earlier import SHAPE, earlier, others
+from conformance.exploring.recipe import Recipe, read_token, token
+from conformance.exploring.reduce import Reduction
+from conformance.exploring.trial import Tried
+from conformance.judging.verdict import Row
+from conformance.names import SDPA
+
+
+def row(recipe: Recipe, verdict: str) -> Row:
+    return Row(
+        case="explore/x", operation=SDPA, dtype=recipe.dtype, verdict=verdict, covers=(), features=(),
+        message="", seconds=0.0,
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+def test_a_call_that_is_not_confirmed_is_never_the_smallest() -> None:
+    """Below nine keys the two tiers of an oracle disagree: nothing is said of these calls, whatever came."""
+    asked = []
+
+    def ask(recipe: Recipe) -> Tried:
+        asked.append(recipe)
+        return Tried(recipe, row(recipe, "fail") if recipe.kv_len >= 9 else None)
+
+    first = ask(Recipe(SDPA, "float32", (3,), 4, 2, 7, 40, 8, 8, causal=True, offset=33, stream=1))
+    reduced = Reduction(ask, first, lambda recipe: True, dtypes=("float32",)).run()
+    assert reduced.failed
+    assert reduced.recipe.kv_len == 9
+    assert (reduced.recipe.batch, reduced.recipe.heads, reduced.recipe.q_len) == ((), 1, 1)
+    assert any(recipe.kv_len < 9 for recipe in asked)
+
+
+def test_widths_go_down_apart() -> None:
+    def ask(recipe: Recipe) -> Tried:
+        return Tried(recipe, row(recipe, "fail" if recipe.d_k >= 65 else "pass"))
+
+    first = ask(Recipe(SDPA, "float32", kv_len=3, d_k=128, d_v=128))
+    reduced = Reduction(ask, first, lambda recipe: True, dtypes=("float32",)).run().recipe
+    assert (reduced.d_k, reduced.d_v) == (65, 1)
+    tied = Reduction(ask, first, lambda recipe: recipe.d_k == recipe.d_v, dtypes=("float32",)).run().recipe
+    assert (tied.d_k, tied.d_v) == (65, 65)
+
+
+def test_the_calls_before_differ_in_what_is_named() -> None:
+    plain = Recipe(
+        SDPA, "float32", (2,), kv_len=9, q_len=3, mask="bhqk-r", lengths=(4, 9), window=(2, 0), offset=6,
+        scale=0.5, stream=3,
+    )  # fmt: skip
+    assert others(plain) == ["mask", "kv_lengths", "window", "scale"]
+    for name in (*others(plain), "value"):
+        recipe = replace(plain, again=name)
+        assert read_token(token(recipe)) == recipe
+        inputs = arrays(recipe)
+        ((before, options),) = earlier(recipe, inputs)
+        changed = [n for n in inputs if (before[n] != inputs[n]).any()]
+        if name in inputs:
+            assert changed == [name]
+        else:
+            assert not changed
+            assert options[name] != {"window": [2, 0], "scale": 0.5}[name]
+    shaped = replace(plain, again=SHAPE)
+    same, longer = earlier(shaped, arrays(shaped))
+    assert same[0]["key"].shape == arrays(plain)["key"].shape
+    assert longer[0]["key"].shape[-2] > 9
+
+
+def test_what_was_met_is_counted() -> None:
+    claims = Claims((SDPA,), frozenset({"mask", "softcap"}), ("float32",))
+    coverage = Coverage()
+    assert "met 0 of 3 options, 0 of 15 pairs" in coverage.line(claims)
+    coverage.add(Recipe(SDPA, "float32", kv_len=32, mask="bhqk-r", softcap=2.0, d_k=300))
+    said = coverage.line(claims)
+    assert "met 2 of 3 options, 1 of 15 pairs" in said
+    assert "several" in said
+    assert "whole tiles" not in said
