@@ -34,7 +34,8 @@ def blame(rows: Iterable[Row]) -> list[Blame]:
     puts requirements first that one small case covers. Those are left out where one with more rows fails in
     all of them and covers the failures as well. So is one of which more rows pass than fail, where another
     covers all its failures and fails in a larger share of its own rows. A failure whose message says what is
-    broken counts for that alone. What asks for the same in another form of call is left out where most failures
+    broken counts for that alone. Requirements of gradients come after the others where forward calls fail too, since
+    gradients follow them. What asks for the same in another form of call is left out where most failures
     are of calls in plain form.
     """
     executed = [row for row in rows if row.executed]
@@ -52,8 +53,15 @@ def blame(rows: Iterable[Row]) -> list[Blame]:
         and not (2 * len(those) < tested[name] and _better(name, failures, tested))
         and not (name.startswith(ASPECTS) and 2 * len(those) < every)
     ]
+    forward = any(row.failed and not row.operation.endswith("_vjp") for row in executed)
     return sorted(
-        blamed, key=lambda b: (-2 * b.failed / (b.tested + every), b.tested, id_order(b.requirement))
+        blamed,
+        key=lambda b: (
+            forward and b.requirement.startswith("GRAD-"),
+            -2 * b.failed / (b.tested + every),
+            b.tested,
+            id_order(b.requirement),
+        ),
     )
 
 
