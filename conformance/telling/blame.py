@@ -13,6 +13,8 @@ FEW = 3
 
 SAID = re.compile(r"\(((?:IND|CONF)-\d+)\)$")
 """How a message ends that says what is broken: something that any case would show, whatever it is about."""
+ASPECTS = ("IND-", "NUM-", "CONF-")
+"""How requirements begin that ask for the same in another form of call: where plain calls fail, so do these."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,9 @@ def blame(rows: Iterable[Row], causes: Sequence[str] = ()) -> list[Blame]:
     puts requirements first that one small case covers. Those are left out where one with more rows fails in
     all of them and covers the failures as well. So is one of which more rows pass than fail, where another
     covers all its failures and fails in a larger share of its own rows. A failure whose message says what is
-    broken counts for that alone.
+    broken counts for that alone. Requirements of gradients come after the others where forward calls fail too, since
+    gradients follow them. What asks for the same in another form of call is left out where most failures
+    are of calls in plain form.
     """
     executed = [row for row in rows if row.executed]
     every = sum(row.failed for row in executed)
@@ -49,13 +53,16 @@ def blame(rows: Iterable[Row], causes: Sequence[str] = ()) -> list[Blame]:
         or (
             (tested[name] >= FEW or not any(those <= others for others in broken))
             and not (2 * len(those) < tested[name] and _better(name, failures, tested))
+            and not (name.startswith(ASPECTS) and 2 * len(those) < every)
         )
     ]
+    forward = any(row.failed and not row.operation.endswith("_vjp") for row in executed)
     place = {name: number for number, name in enumerate(causes)}
     return sorted(
         blamed,
         key=lambda b: (
             place.get(b.requirement, len(place)),
+            forward and b.requirement.startswith("GRAD-"),
             -2 * b.failed / (b.tested + every),
             b.tested,
             id_order(b.requirement),
