@@ -1,6 +1,7 @@
 """The table of targets, with what `nox -s bench` reached on this machine.
 
 python tests/benching/targets.py FOLDER [BENCH...] reads FOLDER/BENCH.json, of every bench unless some are named.
+With --write PAGE it puts the table between the marks of that page too.
 """
 
 import json
@@ -18,6 +19,8 @@ from typing import Any
 TARGETS = Path(__file__).with_name("targets.toml")
 IMPORTS = ("", "import mha_core")
 IMPORT_ROUNDS = 15
+MARKS = "<!-- targets -->\n", "<!-- end of targets -->"
+"""What the table stands between."""
 LONGEST_FACTOR = 4
 Results = Mapping[str, Mapping[str, Any]]
 
@@ -93,9 +96,10 @@ def table(results: Results, names: Sequence[str] = ()) -> str:
         figure = reached(target, results)
         bar = f"{target['at_least']:g}" if "at_least" in target else "-"
         shown = "-" if figure is None else f"{figure:.3g}"
-        lines.append(
-            f"| {target['name']} | {bar} | {target['aim']:g} | {shown} | {verdict(target, figure)} |"
-        )
+        said = verdict(target, figure)
+        if said == "missed" and "why" in target:
+            said += f": {target['why']}"
+        lines.append(f"| {target['name']} | {bar} | {target['aim']:g} | {shown} | {said} |")
     return "\n".join(lines)
 
 
@@ -116,8 +120,20 @@ def where(results: Results) -> list[str]:
     return lines
 
 
+def written(page: str, text: str) -> str:
+    """A page with another text between the marks."""
+    before, _, rest = page.partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    return f"{before}{MARKS[0]}{text}\n{MARKS[1]}{after}"
+
+
 def main(arguments: Sequence[str]) -> int:
     """Prints the table; 2 where there is nothing to read."""
+    arguments = list(arguments)
+    page = None
+    if "--write" in arguments:
+        place = arguments.index("--write")
+        _, page = arguments.pop(place), Path(arguments.pop(place))
     folder, names = Path(arguments[0]) if arguments else None, arguments[1:]
     found = sorted(folder.glob("*.json")) if folder else []
     files = [path for path in found if path.stat().st_size]  # an interrupted bench leaves an empty one
@@ -127,7 +143,10 @@ def main(arguments: Sequence[str]) -> int:
     if not results:
         print("give the folder of the files that `nox -s bench` wrote", file=sys.stderr)
         return 2
-    print("\n".join([table(results, names), "", *where(results)]))
+    text = "\n".join([table(results, names), "", *where(results)])
+    print(text)
+    if page is not None:
+        page.write_text(written(page.read_text("utf-8"), text), "utf-8")
     return 0
 
 

@@ -108,3 +108,11 @@ def test_the_command(program: ModuleType, tmp_path: Path, capsys: pytest.Capture
 def test_the_import_costs_something(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "IMPORT_ROUNDS", 1)
     assert 0 < program.import_cost() < 5000
+
+
+def test_the_table_replaces_what_stands_between_the_marks(program: ModuleType) -> None:
+    start, end = program.MARKS
+    page = f"one\n{start}old\n{end}\ntwo\n"
+    new = program.written(page, "| new |")
+    assert new == f"one\n{start}| new |\n{end}\ntwo\n"
+    assert program.written(new, "| new |") == new
