@@ -45,12 +45,13 @@ class Bench:
         return asker, thread
 
     def _taken(self, problem: Problem) -> Asker:
-        if self._spare is None or self._spare[0].problem != problem:
+        if self._spare is None or self._spare[0].problem.call.arrays != problem.call.arrays:
             self.close()
             self._spare = self._prepared(problem)
         asker, thread = self._spare
         self._spare = None
         thread.join()
+        asker.problem = problem
         return asker
 
     def close(self) -> None:
