@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -36,12 +37,12 @@ BACKENDS = {
     "torch": (TORCH, ["torch", "torch-portable"]),
     "jax": (["jax>=0.10"], ["jax", "jax-jit"]),
 }
-"""Session -> what it installs beside the project, and the targets that it runs."""
+"""Session -> what it installs in addition to the project, and the targets that it runs."""
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 SLOW_TESTS = ("vectors", "oracle", "exploring", "diagnosis", "defects", "test_soundness.py")
 """Tests that derive or search for numbers: half of the time of all tests without a framework."""
-SHARDS = 4
-"""Parts of the matrix of eager JAX: every row compiles anew there."""
+SHARDS = {"jax": 8, "jax-jit": 2}
+"""Parts of the matrix of JAX at one dtype: what it is asked first it compiles."""
 VECTOR_SHARES = 8
 """Parts of the cases that no change has touched."""
 
@@ -59,14 +60,27 @@ THIRD_PARTY = {
     "jax-nn": ["--dtype", "float32", "--op", "scaled_dot_product_attention"],
 }
 """Target -> arguments of its run."""
+MORE_LIBRARIES = ["transformers==5.24.0", "x-transformers==2.31.10", "openvino==2026.4.1"]
+MORE_THIRD_PARTY: dict[str, list[str]] = {
+    name: []
+    for name in (
+        "torch-flex",
+        "transformers-eager",
+        "transformers-sdpa",
+        "x-transformers",
+        "x-transformers-flash",
+        "openvino",
+    )
+}
+"""What is tested where there is time for all: not on each change."""
 NARROW = {"ATEN_CPU_CAPABILITY": "avx2"}
 """torch's kernels of 256 bits, everywhere: what they make of a NaN depends on how many keys fill a vector."""
 
 EVERYTHING = [*TORCH, *(LIBRARIES if TORCH else BACKENDS["jax"][0]), *BACKENDS["array-api-strict"][0]]
-"""What the one environment of .ci/run holds beside the project and its dependency groups."""
+"""What the one environment of .ci/run holds in addition to the project and its dependency groups."""
 
 OTHERS = ["dask>=2025.1", "mlx[cpu]>=0.30", "ndonnx>=0.17", "onnxruntime>=1.32", "array-api-strict>=2.2"]
-"""Libraries of the Array API beside those of the matrix; ndonnx makes graphs, which onnxruntime runs."""
+"""Libraries of the Array API in addition to those of the matrix; ndonnx makes graphs, which onnxruntime runs."""
 
 nox.needs_version = ">=2024.10"
 nox.options.default_venv_backend = os.environ.get("NOX_DEFAULT_VENV_BACKEND", "venv")
@@ -109,7 +123,7 @@ def turn() -> int:
 def kept_compilations() -> dict[str, str]:
     """Environment variables by which JAX keeps what it has compiled in .nox/jax-cache, for each processor apart.
 
-    Only sessions set them: a run of the command compiles anew, unless its user sets them too.
+    Only sessions set them: a run of the command compiles everything, unless its user sets them too.
     """
     information = Path("/proc/cpuinfo")
     lines = information.read_text("utf-8").splitlines() if information.exists() else []
@@ -158,11 +172,11 @@ def conformance(session: nox.Session, backend: str) -> None:
 
 
 def part_of(target: str) -> list[str]:
-    """The arguments by which JAX, which compiles every row anew, is asked a part of the matrix, in turns."""
-    if target == "jax":
-        shard, dtype = turn() % SHARDS + 1, DTYPES[turn() // SHARDS % len(DTYPES)]
-        return ["--shard", f"{shard}/{SHARDS}", "--dtype", dtype]
-    return ["--dtype", DTYPES[turn() % len(DTYPES)]] if target == "jax-jit" else []
+    """The arguments by which JAX is asked a part of the matrix, in turns."""
+    if target not in SHARDS:
+        return []
+    parts = SHARDS[target]
+    return ["--shard", f"{turn() % parts + 1}/{parts}", "--dtype", DTYPES[turn() // parts % len(DTYPES)]]
 
 
 @nox.session
@@ -200,7 +214,7 @@ def quick(session: nox.Session) -> None:
 
 @nox.session
 def readme(session: nox.Session) -> None:
-    """Runs the commands that README and the tour show, and writes the counts that they print into the pages."""
+    """Runs the commands of README and the tour, writes the counts that they print, and draws the picture."""
     install(session, "-e", ".", *TORCH, *group("test"))
     pages = ["tests/test_readme.py", "tests/test_tour.py"]
     session.run("pytest", "-q", "-p", "no:xdist", *pages, env={**ONE_THREAD, "WRITE_FIGURES": "1"})
@@ -222,10 +236,11 @@ def third_party(session: nox.Session) -> None:
     if not TORCH:
         message = "torch is tested on Python 3.11, where a small CPU file of the pinned release exists"
         session.error(message) if CI else session.skip(message)
-    install(session, "-e", ".", *TORCH, *LIBRARIES, *group("test"))
+    more = {} if SHORT else MORE_THIRD_PARTY
+    install(session, "-e", ".", *TORCH, *LIBRARIES, *(MORE_LIBRARIES if more else []), *group("test"))
     REPORTS.mkdir(exist_ok=True)
     reports = []
-    for target, arguments in THIRD_PARTY.items():
+    for target, arguments in {**THIRD_PARTY, **more}.items():
         reports.append(f"{REPORTS}/{target}.json")
         known = f"backends/known/{target}.toml"
         session.run(
@@ -250,6 +265,25 @@ def third_party(session: nox.Session) -> None:
         env={**ONE_THREAD, **NARROW},
     )
     session.run("python", "tests/third_party/table.py", *reports)
+
+
+@nox.session
+def site(session: nox.Session) -> None:
+    """The public site in build/site, of reports: `nox -s site -- reports/torch-mha.json --address https://...`.
+
+    Without reports it takes those that `nox -s third_party` has written.
+    """
+    install(session, "-e", ".", *group("site"))
+    source, words = Path("build/site-source"), list(session.posargs)
+    if not any(word.endswith(".json") for word in words):
+        words += [
+            str(path)
+            for target in (*THIRD_PARTY, *MORE_THIRD_PARTY)
+            if (path := REPORTS / f"{target}.json").is_file()
+        ]
+    shutil.rmtree(source, ignore_errors=True)
+    session.run("python", "-m", "conformance.telling.site", *words, "--out", str(source))
+    session.run("zensical", "build", "--strict", "--clean", "-f", str(source / "mkdocs.yml"))
 
 
 @nox.session
@@ -298,7 +332,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def vectors(session: nox.Session) -> None:
-    """Regenerates the golden vectors and finds no difference; `nox -s vectors -- write` writes them anew.
+    """Regenerates the golden vectors and finds no difference; `nox -s vectors -- write` rebuilds them.
 
     Names of chapters and cases choose: `nox -s vectors -- write mask/empty-row-is-zero`. Where CI is set, the cases
     whose declarations changed and one of eight parts of the rest, in turns.
@@ -313,7 +347,7 @@ def vectors(session: nox.Session) -> None:
 
 @nox.session
 def verify(session: nox.Session) -> None:
-    """Proves every golden value anew in three ways, and counts the elements. Extra arguments go to the command."""
+    """Proves every golden value again in three ways, and counts the elements. Extra arguments go to the command."""
     install(session, "-e", ".", *group("oracle"))
     session.run("mha-conformance", "vectors", "verify", *session.posargs, env=ONE_THREAD)
 
@@ -391,6 +425,14 @@ BENCHES = {
         "--shape",
         "1,16,2048,64",
     ],
+    "padding-512": ["numpy", "torch", "torch-sdpa-flash", "naive-numpy", "--mask", "padding"],
+    "random-512": ["numpy", "torch", "torch-sdpa-flash", "naive-numpy", "--mask", "random"],
+    "bias-512": ["numpy", "torch", "torch-sdpa-flash", "--mask", "bias"],
+    "random-512-float64": ["numpy", "torch", "torch-sdpa-flash", "--mask", "random", "--dtype", "float64"],
+    "causal-512": ["numpy", "torch", "torch-sdpa-flash", "jax-jit", "jax-nn", "--causal"],
+    "groups-512": ["torch", "torch-sdpa-flash", "--causal", "--kv-heads", "2"],
+    "chunk-512": ["torch", "torch-sdpa-flash", "--causal", "--shape", "4,8,128,64", "--kv-len", "512"],
+    "torch-tiny": ["torch", "torch-sdpa-flash", "--shape", "1,2,2,2", "--no-memory"],
     "causal-2048": ["numpy", "torch-sdpa-flash", "--shape", "1,16,2048,64", "--causal"],
     "torch-512": ["torch", "torch-portable", "torch-sdpa-flash"],
     "torch-bfloat16": ["torch", "torch-portable", "torch-sdpa-flash", "--dtype", "bfloat16"],
@@ -406,6 +448,28 @@ BENCHES = {
         "--op",
         "scaled_dot_product_attention_vjp",
     ],
+    "gradient-2048": [
+        "numpy",
+        "torch",
+        "torch-sdpa-flash",
+        "--op",
+        "scaled_dot_product_attention_vjp",
+        "--shape",
+        "1,16,2048,64",
+    ],
+    "gradient-long": [
+        "numpy",
+        "torch",
+        "--op",
+        "scaled_dot_product_attention_vjp",
+        "--shape",
+        "1,1,1024,64",
+        "--lengths",
+        "2048,4096,8192",
+        "--rounds",
+        "3",
+    ],
+    "threads-2048": ["numpy", "torch-sdpa-flash", "--shape", "1,16,2048,64", "--threads", "2"],
     "layer-gradient-512": ["numpy", "torch", "torch-mha", "--op", "multi_head_attention_vjp"],
     "long": ["numpy", "torch-sdpa-flash", *LONG],
     "onnxruntime-512": ["onnxruntime", "numpy", "torch-sdpa-flash"],
@@ -415,7 +479,7 @@ BENCHES = {
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Speed and memory beside other libraries, into reports/bench; `nox -s bench -- decode long` measures some.
+    """Speed and memory compared with other libraries, into reports/bench; `nox -s bench -- decode long` measures some.
 
     Ends with the table of targets and of what was reached, from tests/benching/targets.toml.
     Nothing here fails for being slow: the figures are for readers, and hold for the machine that they name.

@@ -8,7 +8,7 @@ import torch
 
 import mha_core
 from mha_core import multi_head_attention_vjp, scaled_dot_product_attention_vjp
-from mha_core.fused import portable
+from mha_core.torch_fused import portable
 
 __all__ = [
     "multi_head_attention",

@@ -1,4 +1,4 @@
-"""torch's own scaled_dot_product_attention, held to one of its kernels."""
+"""torch's own scaled_dot_product_attention, restricted to one of its kernels."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -44,7 +44,7 @@ def cases(target: Any = None, **options: Any) -> Callable[..., None]:
 
     `target` and `options` are those of `conformance.run`: `command`, `profile`, `op`, `dtype`, `device`,
     `accuracy`, `k`, `feature`, `timeout`, `in_process`, `baseline`.
-    A file is looked up from where pytest was started, and beside the test file.
+    A file is looked up from where pytest was started, and next to the test file.
     """
 
     def test(mha_question: Any, request: pytest.FixtureRequest) -> None:
@@ -63,7 +63,7 @@ def explore(
     In a test file: `test_fresh = conformance.pytest_plugin.explore("my_module:attention", seconds=20)`.
 
     `options` are the others of `conformance.explore`. With `seed=None` each run draws other calls; the seed stands
-    in the message. A file is looked up from where pytest was started, and beside the test file.
+    in the message. A file is looked up from where pytest was started, and next to the test file.
     """
 
     def test(request: pytest.FixtureRequest) -> None:
@@ -213,7 +213,7 @@ def _found(target: Any, metafunc: pytest.Metafunc) -> Any:
 
 
 def _beside(target: Any, test: Path) -> Any:
-    """A target whose file lies beside the test file rather than where pytest was started."""
+    """A target whose file is next to the test file rather than where pytest was started."""
     if not isinstance(target, str):
         return target
     file, suffix, attribute = target.partition(".py")
@@ -252,7 +252,7 @@ def _own_path() -> tuple[str, ...]:
 
 
 def _describe(item: pytest.Item, question: "Question") -> None:
-    """What -m and -k choose by, beside the name: requirements, features, the operation."""
+    """What -m and -k choose by, in addition to the name: requirements, features, the operation."""
     case = question.case
     item.add_marker(GROUP)
     item.extra_keyword_matches.update((*case.covers, *case.features, case.operation))

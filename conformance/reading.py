@@ -102,13 +102,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"the name {name[:60]!r} stands twice in one object")
+            raise ValueError(f"the name {name[:60]!r} appears twice in one object")
         found[name] = value
     return found
 
 
 def _constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _float(digits: str) -> float:

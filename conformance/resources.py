@@ -1,4 +1,4 @@
-"""Where the data files lie: `spec/` is beside the packages in a checkout, inside this one in a wheel."""
+"""Where the data files lie: `spec/` is next to the packages in a checkout, inside this one in a wheel."""
 
 import json
 from functools import cache

@@ -4,6 +4,8 @@ No framework is imported: the arrays that come in say which library computes. Th
 of the suite, so it carries what one declares.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from mha_core.arrays import DTYPES
 from mha_core.attention import scaled_dot_product_attention
 from mha_core.attention_vjp import scaled_dot_product_attention_vjp
@@ -11,7 +13,11 @@ from mha_core.layer import multi_head_attention
 from mha_core.layer_vjp import multi_head_attention_vjp
 from mha_core.merge import merge_attention
 from mha_core.paths import path
+from mha_core.pool import threads
 from mha_core.result import AttentionResult
+
+if TYPE_CHECKING:
+    from mha_core.explaining import explain
 
 __all__ = [
     "DTYPES",
@@ -19,6 +25,7 @@ __all__ = [
     "AttentionResult",
     "accuracy",
     "dtypes",
+    "explain",
     "features",
     "merge_attention",
     "multi_head_attention",
@@ -27,6 +34,7 @@ __all__ = [
     "path",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_vjp",
+    "threads",
     "version",
 ]
 
@@ -60,8 +68,17 @@ features = FEATURES
 accuracy = "fused"
 
 
-def __getattr__(attribute: str) -> str:
-    """`version`, looked up when first wanted: it costs more than the rest of the import."""
+def __dir__() -> list[str]:
+    """The public names, and no more."""
+    return sorted(__all__)
+
+
+def __getattr__(attribute: str) -> Any:
+    """`version` and `explain`, looked up when first wanted: most imports need neither."""
+    if attribute == "explain":
+        from mha_core.explaining import explain
+
+        return explain
     if attribute != "version":
         raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")
     import importlib.metadata

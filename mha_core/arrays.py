@@ -122,6 +122,11 @@ def holds(xp: Any, condition: Array) -> bool:
         return False
 
 
+def writes_in_place(xp: Any, x: Array) -> bool:
+    """Whether `x` lies in main memory, where universal functions write what they compute."""
+    return hasattr(xp, "errstate") and hasattr(x, "__array_interface__")
+
+
 def number(x: Any) -> Any:
     """An integer array of one element as Python's int; `x` itself where it is none or cannot be read."""
     if x is None or isinstance(x, int):

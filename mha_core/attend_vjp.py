@@ -1,65 +1,22 @@
-"""The transposed derivative of the algorithm, block by block of query rows, whose weights are computed again.
+"""The gradients of heads that passed the checks: the first way that vouches for its result.
 
-With dP = grad @ value^T and Delta = sum of P * dP over the keys, the gradient of a logit is P * (dP - Delta)
-(GRAD-1). A masked entry and an empty row give exactly 0, whatever lies behind them (GRAD-3, GRAD-4, GRAD-9).
-Sums run in the dtype to compute in (GRAD-12).
+`torch_fused_vjp` computes a whole call. Else, where arrays can be written to, heads are cut into units, whose gradients
+are computed `in_place_vjp` by NumPy or, whatever they hold, by `exact_vjp`; else that computes all of them.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from mha_core.arrays import cast, compute_dtype, is_traced, known_finite, quiet
-from mha_core.attend import row_blocks
-from mha_core.heads import grouped
-from mha_core.options import Options, Sizes, scale_of
+import array_api_compat
+
+from mha_core.arrays import beside, cast, compute_dtype, is_traced, quiet, writes_in_place
+from mha_core.exact_vjp import exact_vjp
+from mha_core.head_gradients import HeadGradients
+from mha_core.in_place_vjp import in_place_vjp
+from mha_core.options import Options, Sizes
+from mha_core.parts import Part, entries_of, place_in, units_of
+from mha_core.pool import each
 from mha_core.result import Array
-from mha_core.softmax import Softmax, attended, means, products
-from mha_core.sums import Total, summed_to
-from mha_core.values import Values, add_nonfinite, add_nonfinite_of_rows, split_values
-from mha_core.visibility import band_of, columns_of, cut, visible_in
-
-
-class Operands(NamedTuple):
-    """What gradients are computed from, in the dtype to compute in."""
-
-    query: Array
-    """(..., H, rows, d_k), scaled."""
-    key: Array
-    """(..., G, columns, d_k)."""
-    value: Array
-    """(..., G, columns, d_v)."""
-    grad: Array
-    """(..., H, rows, d_v), the gradient of the output."""
-    grad_parts: Values
-    """The same in parts."""
-    finite: bool
-    """Whether query and key are known to be finite."""
-
-    def at(self, rows: slice, columns: slice) -> "Operands":
-        """Those of a block."""
-        heads = (self.query[..., rows, :], self.key[..., columns, :], self.value[..., columns, :])
-        return Operands(*heads, self.grad[..., rows, :], self.grad_parts.at(rows), self.finite)
-
-
-class HeadGradients(NamedTuple):
-    """The gradients of heads or of a block of them, in the dtype computed in; None for what was not given."""
-
-    query: Array
-    """(..., H, q_len, d_k)."""
-    key: Array
-    """(..., G, kv_len, d_k), the past included."""
-    value: Array
-    """(..., G, kv_len, d_v), the past included."""
-    attn_bias: Array | None
-    """In the shape of the bias."""
-    sinks: Array | None
-    """(H,)."""
-    output: Array | None
-    """(..., H, q_len, d_v), the output itself, where it is asked for."""
-
-    def of_options(self, xp: Any, options: Options) -> dict[str, Array]:
-        """Those of the options that have any, in their dtypes (GRAD-2)."""
-        pairs = {"attn_bias": (options.attn_bias, self.attn_bias), "sinks": (options.sinks, self.sinks)}
-        return {name: cast(xp, x, given.dtype) for name, (given, x) in pairs.items() if given is not None}
+from mha_core.torch_fused import torch_fused_vjp
 
 
 def attend_vjp(
@@ -72,133 +29,71 @@ def attend_vjp(
     sizes: Sizes,
     with_output: bool = False,
 ) -> HeadGradients:
-    """The gradients of heads that passed the checks, from that of their output."""
+    """The gradients of heads from that of their output, and that output where it is asked for."""
     dtype = compute_dtype(xp, query.dtype)
     with quiet(xp):
         query, key, value, grad = (cast(xp, x, dtype) for x in (query, key, value, grad))
-        is_finite = known_finite(xp, query) and known_finite(xp, key)
-        query = query * scale_of(options, sizes)
-        operands = Operands(query, key, value, grad, split_values(xp, grad), is_finite)
-        band = band_of(xp, options, sizes, query)
-        joined = _Joined(xp, options, sizes)
-        for rows in row_blocks(sizes, is_traced(xp, query)):
-            columns = columns_of(band, sizes, rows)
-            visible = visible_in(xp, options, sizes, band, rows, columns, query)
-            block = operands.at(rows, columns)
-            part = _attend_rows_vjp(xp, block, options, sizes, visible, rows, columns, with_output)
-            joined.add(part, columns)
-        return joined.gradients()
+        part = Part(query, key, value, options, sizes)
+        if is_traced(xp, query) or part.records or not array_api_compat.is_writeable_array(query):
+            return exact_vjp(xp, part, grad, with_output)
+        fused = torch_fused_vjp(xp, part, grad, with_output)
+        if fused is not None:
+            return fused
+        units = [
+            (unit, (*at, *heads), (*at, *kv_heads))
+            for entry, at in entries_of(xp, part)
+            for unit, heads, kv_heads in units_of(entry)
+        ]
+
+        def compute(place: tuple[Part, tuple[Any, ...], tuple[Any, ...]]) -> HeadGradients:
+            unit, at, _ = place
+            return _first_vouched(xp, unit, grad[(*at, ...)], with_output)
+
+        if units[0][0] is part:
+            return compute(units[0])
+        whole = _Whole(xp, part, with_output)
+        for place, gradients in zip(
+            units, each(compute, units, sizes, writes_in_place(xp, query)), strict=True
+        ):
+            whole.add(*place, gradients)
+        return whole.gradients
 
 
-class _Joined:
-    """Blocks of rows, joined as they come: rows side by side, keys summed."""
+def _first_vouched(xp: Any, unit: Part, grad: Array, with_output: bool) -> HeadGradients:
+    """The gradients of some heads by the first way that vouches for them."""
+    gradients = in_place_vjp(xp, unit, grad, with_output)
+    return exact_vjp(xp, unit, grad, with_output) if gradients is None else gradients
 
-    def __init__(self, xp: Any, options: Options, sizes: Sizes) -> None:
-        self._xp, self._bias, self._sizes = xp, options.attn_bias, sizes
-        self._queries: list[Array] = []
-        self._outputs: list[Array] = []
-        self._biases: list[Total] = []
-        self._key, self._value = (Total(xp, -2, sizes.kv_len) for _ in range(2))
-        self._sinks: Array | None = None
 
-    def add(self, part: HeadGradients, columns: slice) -> None:
-        """Takes in the gradients of some rows, which saw those keys alone."""
-        self._queries.append(part.query)
-        self._key.add(part.key, columns)
-        self._value.add(part.value, columns)
-        if self._bias is not None:
-            if self._bias.shape[-2] != 1 or not self._biases:
-                self._biases.append(Total(self._xp, -1, self._bias.shape[-1]))
-            self._biases[-1].add(part.attn_bias, slice(0, 1) if self._bias.shape[-1] == 1 else columns)
-        if part.sinks is not None:
-            self._sinks = part.sinks if self._sinks is None else self._sinks + part.sinks
-        if part.output is not None:
-            self._outputs.append(part.output)
+class _Whole:
+    """The gradients of a call, each unit's put into its place or added to what others gave."""
 
-    def gradients(self) -> HeadGradients:
-        """Those of all rows."""
-        return HeadGradients(
-            query=_side_by_side(self._xp, self._queries),
-            key=self._key.array(),
-            value=self._value.array(),
-            attn_bias=_side_by_side(self._xp, [total.array() for total in self._biases]),
-            sinks=self._sinks,
-            output=_side_by_side(self._xp, self._outputs),
+    def __init__(self, xp: Any, part: Part, with_output: bool) -> None:
+        def zeros(shape: tuple[int, ...]) -> Array:
+            return xp.zeros(shape, dtype=part.query.dtype, **beside(part.query))
+
+        bias, sinks = part.options.attn_bias, part.options.sinks
+        self._part = part
+        self.gradients = HeadGradients(
+            query=zeros(part.query.shape),
+            key=zeros(part.key.shape),
+            value=zeros(part.value.shape),
+            attn_bias=None if bias is None else zeros(bias.shape),
+            sinks=None if sinks is None else zeros(sinks.shape),
+            output=zeros(part.sizes.output) if with_output else None,
         )
 
-
-def _side_by_side(xp: Any, blocks: list[Array]) -> Array | None:
-    """Blocks along the rows; None of none."""
-    if len(blocks) < 2:
-        return blocks[0] if blocks else None
-    return xp.concat(blocks, axis=-2)
-
-
-def _attend_rows_vjp(
-    xp: Any,
-    operands: Operands,
-    options: Options,
-    sizes: Sizes,
-    visible: Array | None,
-    rows: slice,
-    columns: slice,
-    with_output: bool,
-) -> HeadGradients:
-    """What a block of query rows gives to each gradient."""
-    query, key, value = operands.query, operands.key, operands.value
-    logits = products(xp, query, key, sizes)
-    if not operands.finite:
-        query, key = xp.where(xp.isfinite(query), query, 0.0), xp.where(xp.isfinite(key), key, 0.0)
-        logits = logits if visible is None else xp.where(visible, logits, 0.0)  # for the slope of the softcap
-    soft, tanh = attended(xp, logits, options, visible, rows, columns)
-    weights, d_logits, delta = _through_softmax(xp, soft, operands, sizes, visible)
-    d_products = d_logits if tanh is None else d_logits * ((1 - tanh) * (1 + tanh))  # GRAD-7
-    d_query = means(xp, d_products, key, sizes) * scale_of(options, sizes)
-    d_value = _to_keys(xp, weights, operands.grad_parts.finite, sizes)
-    output = None
-    if with_output:
-        values = split_values(xp, value)
-        output = add_nonfinite(xp, means(xp, soft.weights, values.finite, sizes), values, visible, sizes)
-    return HeadGradients(
-        query=d_query,
-        key=_to_keys(xp, d_products, query, sizes),
-        value=add_nonfinite_of_rows(xp, d_value, operands.grad_parts, visible, sizes),
-        attn_bias=_of_bias(xp, d_logits, options, rows, columns),
-        sinks=_of_sinks(xp, soft, delta),
-        output=output,
-    )
-
-
-def _through_softmax(
-    xp: Any, soft: Softmax, operands: Operands, sizes: Sizes, visible: Array | None
-) -> tuple[Array, Array, Array]:
-    """Weights and gradients of the logits, (..., H, rows, columns), and Delta, (..., H, rows, 1)."""
-    weights, d_weights = soft.weights, products(xp, operands.grad, operands.value, sizes)
-    delta = xp.sum(weights * d_weights, axis=-1, keepdims=True)
-    hidden = visible is not None and not known_finite(
-        xp, delta
-    )  # 0 * finite is 0 already, and 0 * NaN is not
-    if hidden:
-        weights, d_weights = xp.where(visible, weights, 0.0), xp.where(visible, d_weights, 0.0)
-        delta = xp.sum(weights * d_weights, axis=-1, keepdims=True)
-    d_logits = weights * (d_weights - delta)
-    return weights, xp.where(visible, d_logits, 0.0) if hidden else d_logits, delta
-
-
-def _to_keys(xp: Any, x: Array, y: Array, sizes: Sizes) -> Array:
-    """The sums of (..., H, rows, d) by (..., H, rows, columns), a group's together: (..., G, columns, d) (GRAD-6)."""
-    return xp.matmul(xp.matrix_transpose(grouped(xp, x, sizes)), grouped(xp, y, sizes))
-
-
-def _of_bias(xp: Any, d_logits: Array, options: Options, rows: slice, columns: slice) -> Array | None:
-    """The gradient of the bias of a block, in its shape (GRAD-5)."""
-    if options.attn_bias is None:
-        return None
-    return summed_to(xp, d_logits, tuple(cut(options.attn_bias, rows, columns).shape))
-
-
-def _of_sinks(xp: Any, soft: Softmax, delta: Array) -> Array | None:
-    """The gradient of the sinks, (H,) (GRAD-8)."""
-    if soft.sink_weights is None:
-        return None
-    return -xp.sum(summed_to(xp, soft.sink_weights * delta, delta.shape[-3:]), axis=(-2, -1))
+    def add(self, unit: Part, at: tuple[Any, ...], at_key: tuple[Any, ...], given: HeadGradients) -> None:
+        """Takes in the gradients of a unit, which lies there among the query heads and the key heads."""
+        whole, existing = self.gradients, slice(0, unit.sizes.kv_len)
+        whole.query[(*at, ...)] = given.query
+        whole.key[(*at_key, ..., existing, slice(None))] = given.key
+        whole.value[(*at_key, ..., existing, slice(None))] = given.value
+        if whole.output is not None:
+            whole.output[(*at, ...)] = given.output
+        if whole.attn_bias is not None:
+            place = place_in(whole.attn_bias.shape, self._part.sizes, at, existing)
+            whole.attn_bias[place] = whole.attn_bias[place] + given.attn_bias
+        if whole.sinks is not None:
+            heads = at[len(self._part.sizes.batch) :]
+            whole.sinks[(*heads, ...)] = whole.sinks[(*heads, ...)] + given.sinks

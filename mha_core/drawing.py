@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from mha_core.checks import shape_of
 from mha_core.result import Array
 
+SHADES = " ░▒▓█"
+"""Five shades, from no weight to all of it."""
 CELL, TEXT = 24, 8
 """Sizes in an SVG: the side of a square, and the width that one letter is given."""
 PAGE = """<!DOCTYPE html>
@@ -27,18 +29,18 @@ def terminal(
     keys: Sequence[str] | None = None,
     *,
     titles: Sequence[str] | None = None,
-    shades: str = "□■",
+    shades: str = SHADES,
 ) -> str:
-    """The squares of the documents, one block a head: a row for each query, a column for each key (DOC-62).
+    """The weights as squares, one block a head: a row for each query, a column for each key.
 
-    That such a matrix exists for each head holds (DOC-61); which weights draw those two is in DOC-62.
+    The darker a square, the more weight. `shades="□■"` draws the two squares of teaching texts (DOC-62).
 
     Args:
         weights: (H, q_len, kv_len), as `return_weights` gives them.
         queries: q_len tokens; what cannot be printed is escaped.
         keys: kv_len tokens; None is the queries.
         titles: H of them; None numbers the heads.
-        shades: from little to much weight, each an equal part of 0 to 1: two are dark from 1/2 on.
+        shades: from little to much weight, each an equal part of 0 to 1; two are dark from 1/2 on.
 
     Returns:
         Lines; `?` is where a weight is NaN.
@@ -51,15 +53,15 @@ def terminal(
     >>> print(terminal(np.stack([one, two]), ["The", "dog", "ate"], titles=["Head 1", "Head 2"]))
     Head 1
          The dog ate
-    The [■   □   □  ]
-    dog [□   ■   □  ]
-    ate [□   □   ■  ]
+    The [█          ]
+    dog [    █      ]
+    ate [        █  ]
     <BLANKLINE>
     Head 2
          The dog ate
-    The [□   ■   □  ]
-    dog [■   □   □  ]
-    ate [□   ■   □  ]
+    The [    █      ]
+    dog [█          ]
+    ate [    █      ]
     """
     if not shades:
         raise ValueError("shades is empty but at least one square is needed")
@@ -77,14 +79,23 @@ def terminal(
     return "\n\n".join(blocks)
 
 
+class Drawing(str):
+    """An SVG as text, which a notebook shows as a picture."""
+
+    __slots__ = ()
+
+    def _repr_svg_(self) -> str:
+        return str(self)
+
+
 def svg(
     weights: Array,
     queries: Sequence[str],
     keys: Sequence[str] | None = None,
     *,
     titles: Sequence[str] | None = None,
-) -> str:
-    """One SVG of all heads side by side: the more weight, the darker, with the number to point at (DOC-61).
+) -> Drawing:
+    """One SVG of all heads side by side: the more weight, the darker, with the number to point at.
 
     Args:
         weights: see `terminal`, as for the others.
@@ -93,7 +104,7 @@ def svg(
         titles: see there.
 
     Returns:
-        An `<svg>` element, to be put into a page or a file of its own; NaN is red.
+        An `<svg>` element, to be put into a page or a file of its own, which a notebook shows; NaN is red.
 
     Raises:
         ValueError: shapes and tokens disagree.
@@ -121,7 +132,7 @@ def svg(
         parts.append("</g>")
     width, height = pitch * max(len(names), 1), top + CELL * len(rows) + 8
     opening = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
-    return "\n".join([f'{opening} font-family="monospace" font-size="13">', *parts, "</svg>"])
+    return Drawing("\n".join([f'{opening} font-family="monospace" font-size="13">', *parts, "</svg>"]))
 
 
 def html(
@@ -132,7 +143,7 @@ def html(
     titles: Sequence[str] | None = None,
     title: str = "Attention",
 ) -> str:
-    """A page with the drawing of `svg`, which needs nothing beside itself.
+    """A page with the drawing of `svg`, which needs no other file.
 
     Args:
         weights: see `terminal`, as for the others.

@@ -1,21 +1,32 @@
-"""What is large, cut into parts that a processor's caches hold: batch entries, then heads and query rows."""
+"""What is large, cut into pieces that a processor's caches hold: batch entries, then heads and query rows."""
 
+import functools
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
-from mha_core.arrays import number
+from mha_core.arrays import namespace_of, number
 from mha_core.options import Options, Sizes
 from mha_core.result import Array
 from mha_core.visibility import cut
 
 PART_ELEMENTS = 2**18
 """Elements that a part holds, if it can be cut: 1 MiB in float32."""
-PART_ROWS = 256
-"""Query rows of a part, those of a group's heads counted together."""
+BLOCK_ELEMENTS = 2**19
+"""Logits to hold at a time for all heads together where the weights are not asked for: 2 MiB in float32."""
+BLOCK_ROWS = 32
+"""Fewest query rows of a block: with fewer the matrix products are slow."""
+PART_ROWS = 512
+"""Query rows of a piece, those of a group's heads counted together."""
+BAND_ROWS = 256
+"""The same where fewer rows see fewer keys."""
+PIECES = 8
+"""Fewest blocks to cut a call into, if it can be cut: what threads share."""
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True)
+class Part:
     """Heads in the dtype to compute in, and the options as they apply to these."""
 
     query: Array
@@ -41,6 +52,78 @@ class Part(NamedTuple):
         masks = (self.options.mask, self.options.attn_bias)
         return any(x is not None and len(x.shape) > 2 and x.shape[-3] > 1 for x in masks)
 
+    @functools.cached_property
+    def longest_key(self) -> float:
+        """The Euclidean length of the longest key, of NumPy arrays; NaN or Inf where one holds it."""
+        return longest(namespace_of(self.key), self.key)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Some query rows of a part."""
+
+    part: Part
+    rows: slice
+    at: tuple[Any, ...]
+    """Where its output lies in the whole, (..., H, q_len, d_v)."""
+    shared: dict[Any, Any] = field(default_factory=dict)
+    """What pieces of other heads of the same rows have in common."""
+
+    def once(self, make: Callable[..., Any], xp: Any) -> Any:
+        """`make(xp, part, rows)`, made once for all that share it."""
+        if make not in self.shared:
+            self.shared[make] = make(xp, self.part, self.rows)
+        return self.shared[make]
+
+
+def longest(np: Any, x: Array) -> float:
+    """The Euclidean length of the longest of some vectors, (..., d), of a NumPy array."""
+    return math.sqrt(np.einsum("...d,...d->...", x, x).max(initial=0.0))
+
+
+def pieces_of(xp: Any, part: Part) -> list[list[Piece]]:
+    """A part in pieces, those together that share their query rows and may share masks."""
+    return [group for entry, at in entries_of(xp, part) for group in _pieces_of_entry(entry, at)]
+
+
+def entries_of(xp: Any, part: Part, at: tuple[Any, ...] = ()) -> Iterator[tuple[Part, tuple[Any, ...]]]:
+    """Small parts of a few batch entries or one large entry each, and where these lie in the batch."""
+    if is_small(part.sizes):
+        yield part, at
+    elif part.sizes.batch:
+        for entry, place in _entries(part):
+            yield from entries_of(xp, entry, (*at, place))
+    else:
+        yield _trimmed(xp, part), at
+
+
+def units_of(part: Part) -> list[tuple[Part, tuple[Any, ...], tuple[Any, ...]]]:
+    """The heads of an entry, one key head at a time or several, and where these lie among query and key heads."""
+    sizes, group = part.sizes, part.sizes.num_heads // part.sizes.num_kv_heads
+    if is_small(sizes):
+        return [(part, (), ())]
+    step = max(1, PART_ELEMENTS // max(1, group * sizes.q_len * sizes.kv_len))
+    some = [slice(n, min(n + step, sizes.num_kv_heads)) for n in range(0, sizes.num_kv_heads, step)]
+    return [(_of_heads(part, n), (slice(n.start * group, n.stop * group),), (n,)) for n in some]
+
+
+def place_in(shape: tuple[int, ...], sizes: Sizes, at: tuple[Any, ...], columns: slice) -> tuple[Any, ...]:
+    """Where what lies at `at` in the batch and among the heads finds its part of a mask or bias of that shape."""
+    if len(shape) < len(sizes.logits):
+        at = ()
+    ones = {int: 0, slice: slice(None)}
+    place = [ones[type(i)] if n == 1 else i for i, n in zip(at, shape, strict=False)]
+    return (*place, ..., slice(None) if shape[-1] == 1 else columns)
+
+
+def row_blocks(sizes: Sizes, whole: bool = False) -> list[slice]:
+    """The query rows in blocks whose logits for all heads fit the budget, or all as one."""
+    row_elements = math.prod(sizes.batch) * sizes.num_heads * sizes.kv_len
+    if whole or row_elements * sizes.q_len <= BLOCK_ELEMENTS:
+        return [slice(0, sizes.q_len)]
+    step = max(BLOCK_ROWS, BLOCK_ELEMENTS // row_elements)
+    return [slice(start, min(start + step, sizes.q_len)) for start in range(0, sizes.q_len, step)]
+
 
 def is_small(sizes: Sizes) -> bool:
     """Whether logits, keys and values fit a part together."""
@@ -53,7 +136,32 @@ def _elements(sizes: Sizes) -> int:
     return math.prod(sizes.batch) * sizes.kv_len * (sizes.num_heads * sizes.q_len + keys)
 
 
-def entry_parts(part: Part) -> Iterator[Part]:
+def _pieces_of_entry(part: Part, at: tuple[Any, ...]) -> Iterator[list[Piece]]:
+    """The rows of an entry, for its heads one after the other or for several at once."""
+    options, sizes, units = part.options, part.sizes, units_of(part)
+    if is_small(sizes):
+        yield [Piece(part, slice(0, sizes.q_len), (*at, ...))]
+        return
+    banded = options.is_causal or options.window is not None
+    step = BAND_ROWS if banded else max(PART_ROWS, PART_ELEMENTS // max(1, sizes.kv_len))
+    step = max(1, step * sizes.num_kv_heads // sizes.num_heads)
+    blocks = [slice(start, min(start + step, sizes.q_len)) for start in range(0, sizes.q_len, step)]
+    shares = min(len(units), -(-PIECES // len(blocks)))
+    for rows in blocks:
+        for share in range(shares):
+            masks: dict[Any, Any] = {}
+            yield [
+                Piece(
+                    unit,
+                    rows,
+                    (*at, *heads, rows, ...),
+                    {} if part.own_masks else masks,  # asked of all heads: one alone has none of its own
+                )
+                for unit, heads, _ in units[share::shares]
+            ]
+
+
+def _entries(part: Part) -> Iterator[tuple[Part, int | slice]]:
     """The entries along the first batch axis: several at once where they are small, else without that axis."""
     entries, *inner = part.sizes.batch
     one = part.sizes._replace(batch=tuple(inner))
@@ -63,25 +171,7 @@ def entry_parts(part: Part) -> Iterator[Part]:
         at = start if step < 2 else slice(start, stop)
         sizes = one if step < 2 else one._replace(batch=(stop - start, *inner))
         query, key, value = (x[at, ...] for x in (part.query, part.key, part.value))
-        yield Part(query, key, value, _options_at(part, at), sizes)
-
-
-def unit_parts(xp: Any, part: Part) -> Iterator[tuple[slice, list[Part]]]:
-    """Query rows, and the parts of the heads that they are computed for one after the other."""
-    sizes = part.sizes
-    part = _trimmed(xp, part)
-    options, group = part.options, sizes.num_heads // sizes.num_kv_heads
-    step = PART_ELEMENTS // max(1, group * sizes.q_len * part.sizes.kv_len)
-    units = [
-        _of_heads(part, slice(start, min(start + max(1, step), sizes.num_kv_heads)))
-        for start in range(0, sizes.num_kv_heads, max(1, step))
-    ]
-    band = options.is_causal or options.window is not None  # of which fewer rows see fewer keys
-    rows = max(
-        1, (PART_ROWS if band else max(PART_ROWS, PART_ELEMENTS // max(1, part.sizes.kv_len))) // group
-    )
-    for start in range(0, sizes.q_len, rows):
-        yield slice(start, min(start + rows, sizes.q_len)), units
+        yield Part(query, key, value, _options_at(part, at), sizes), at
 
 
 def _options_at(part: Part, at: int | slice) -> Options:

@@ -4,10 +4,10 @@ from typing import Any
 
 from mha_core.arrays import is_traced
 from mha_core.checks import check_operands, check_options, head_sizes
-from mha_core.fused import is_fused
 from mha_core.heads import with_past
 from mha_core.options import Options
 from mha_core.result import Array
+from mha_core.torch_fused import is_fused
 
 
 def path(query: Array, key: Array, value: Array, **options: Any) -> str:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mha_core.arrays import cast, compute_dtype, is_traced, known_finite, product
-from mha_core.attend import row_blocks
 from mha_core.heads import without_past
 from mha_core.options import Options, Sizes
+from mha_core.parts import row_blocks
 from mha_core.result import Array
 from mha_core.visibility import reached_in
 

@@ -7,7 +7,7 @@ Array: TypeAlias = Any
 
 
 class AttentionResult(NamedTuple):
-    """The output and what was asked for beside it; None where it was not."""
+    """The output and what was asked for in addition to it; None where it was not."""
 
     output: Array
     """(..., H, q_len, d_v), from the layer (..., q_len, d_out)."""
@@ -19,3 +19,9 @@ class AttentionResult(NamedTuple):
     """(..., G, kv_len, d_k)."""
     present_value: Array | None = None
     """(..., G, kv_len, d_v)."""
+
+    def _repr_html_(self) -> str:
+        """Names, shapes and dtypes for a notebook, and a drawing of the weights where they are few."""
+        from mha_core.notebook import result_html
+
+        return result_html(self._asdict())

@@ -28,7 +28,7 @@ def products(xp: Any, x: Array, y: Array, sizes: Sizes) -> Array:
     return ungrouped(xp, xp.matmul(grouped(xp, x, sizes), xp.matrix_transpose(y)), sizes)
 
 
-def scores(xp: Any, query: Array, key: Array, sizes: Sizes, visible: Array | None) -> Array:
+def logits_of(xp: Any, query: Array, key: Array, sizes: Sizes, visible: Array | None) -> Array:
     """The products of queries and keys, in whose derivative 0 times NaN or Inf is 0 (GRAD-9).
 
     Where an operand may be either, the finite parts are multiplied, and what the others make of a visible
@@ -47,7 +47,7 @@ def scores(xp: Any, query: Array, key: Array, sizes: Sizes, visible: Array | Non
     return products(xp, finite(xp, query), finite(xp, key), sizes) + constant
 
 
-def means(xp: Any, weights: Array, y: Array, sizes: Sizes) -> Array:
+def weighted_sums(xp: Any, weights: Array, y: Array, sizes: Sizes) -> Array:
     """The sums of (..., G, columns, d) by (..., H, rows, columns): (..., H, rows, d)."""
     return ungrouped(xp, xp.matmul(grouped(xp, weights, sizes), y), sizes)
 

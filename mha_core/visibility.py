@@ -1,6 +1,7 @@
 """Which query may attend which key: the intersection of all masks, row block by row block (MASK-9)."""
 
 import functools
+import itertools
 import math
 import numbers
 from typing import Any, NamedTuple
@@ -8,6 +9,9 @@ from typing import Any, NamedTuple
 from mha_core.arrays import arange, cast, chunked_as_rows
 from mha_core.options import Options, Sizes
 from mha_core.result import Array
+
+FREE_COLUMNS = 128
+"""Fewest keys that are worth a tile of their own for that no mask need be added to them."""
 
 
 class Band(NamedTuple):
@@ -53,6 +57,20 @@ def free_columns(band: Band, columns: slice, rows: slice) -> slice:
         stop = max(min(rows.start + band.high + 1, stop), start)
     known = all(side is None or isinstance(side, int) for side in (band.low, band.high))
     return slice(start, stop if known else start)
+
+
+def columns_in_tiles(band: Band, sizes: Sizes, rows: slice, width: int) -> list[slice]:
+    """The keys that a block of rows sees, in tiles of at most `width`, the free ones in tiles of their own."""
+    columns = columns_of(band, sizes, rows)
+    free = free_columns(band, columns, rows)
+    edges = [columns.start, columns.stop]
+    if free.stop - free.start >= FREE_COLUMNS:
+        edges = sorted({*edges, free.start, free.stop})
+    tiles = []
+    for start, stop in itertools.pairwise(edges):
+        step = math.ceil((stop - start) / max(1, math.ceil((stop - start) / width)))
+        tiles += [slice(at, min(at + step, stop)) for at in range(start, stop, max(1, step))]
+    return tiles
 
 
 def cut(x: Array, rows: slice, columns: slice) -> Array:

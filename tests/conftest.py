@@ -28,7 +28,7 @@ PROCESSES = (
     "running/test_pool.py", "running/test_process.py", "running/test_programs.py", "running/test_session.py", "scale",
     "telling/page/test_browser.py", "telling/page/test_size.py", "telling/test_join.py", "telling/test_trace.py",
     "test_cli.py", "test_cli_runs.py", "test_init.py", "test_readme.py", "test_tour.py", "test_workflow.py",
-    "vectors/test_export.py", "wheel",
+    "judge", "vectors/test_export.py", "wheel",
 )  # fmt: skip
 """Files and folders of tests that start processes, or are of the weight of those: `nox -s quick` leaves them out."""
 

@@ -99,7 +99,7 @@ def test_all_that_fails_is_known(run: Called, tmp_path: Path) -> None:
     [
         (PLAIN.replace("the scale is always 1", " "), "its reason is empty"),
         (PLAIN.replace("plain", "plan"), "no case has this ID; did you mean 'attention/plain'?"),
-        (f'{PLAIN}\ndtypes = ["float32", "float33"]', "'float33' is no dtype"),
+        (f'{PLAIN}\ndtypes = ["float32", "float33"]', "'float33' is not a dtype"),
         (f'{PLAIN}\ndtypes = ["float32", "float16"]', "it is stale: float16 was not executed"),
         (f"{PLAIN}\n[[known]]\n{PLAIN}", "another entry is about the same rows"),
         (
@@ -176,7 +176,7 @@ def test_a_resumed_run_asks_only_the_rest(command: Called, target: Path, tmp_pat
     (tmp_path / "calls").unlink()
     status, _, err = command("run", f"{target}:slow", "--resume", path)
     assert status == 0
-    assert "3 cases by dtype, 2 of them before" in err
+    assert "3 tests, 2 of them done before" in err
     assert (tmp_path / "calls").read_text() == "x"
     left = [json.loads(text) for text in (whole, path.read_text())]
     for report in left:
@@ -310,7 +310,7 @@ def test_files_that_cannot_be_written_are_told_before_the_run(
 ) -> None:
     status, out, err = run("good", option, tmp_path / "no" / "file.svg")
     assert (status, out, len(err.splitlines())) == (2, "", 1)
-    assert "is no folder; make it first" in err
+    assert "is not a folder; create it first" in err
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def test_files_that_cannot_be_written_are_told_before_the_run(
                 "--badge",
                 "{folder}/r.json",
             ],
-            "badge '{folder}/r.json' is the report to go on with as well",
+            "badge '{folder}/r.json' is the report to resume as well",
         ),
         (
             ["{target}:good", "--report", "{folder}/n", "--html", "{folder}/link"],
@@ -443,5 +443,5 @@ def test_a_run_ends_with_what_was_not_tested(run: Called) -> None:
 
 
 def test_variants_that_were_not_asked_are_not_counted(run: Called) -> None:
-    assert "of 2 rows a variant was asked as well" in run("good")[1]
-    assert "of 1 row a variant was asked as well" in run("wrong", "-x")[1]
+    assert "2 tests were also run with randomised inputs; repeat them with --fresh" in run("good")[1]
+    assert "1 test was also run with randomised inputs; repeat it with --fresh" in run("wrong", "-x")[1]

@@ -57,7 +57,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     path = tmp_path / "mine.py"
     path.write_text("mine")
     assert main(["init", str(path)]) == 2
-    assert f"{path} is there, and init overwrites nothing; give another name" in capsys.readouterr().err
+    assert f"{path} already exists; choose another name" in capsys.readouterr().err
     assert path.read_text() == "mine"
 
 
@@ -68,7 +68,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["attention"], "'attention' must end in .py, as in attention.py"),
         (["a.py", "--node"], "'a.py' must end in .mjs, as in a.mjs"),
         (["a.py", "--torch", "--jax"], "init writes one plug-in: give --torch or --jax"),
-        (["no/such/a.py"], "no/such is no folder; make it first"),
+        (["no/such/a.py"], "no/such is not a folder; create it first"),
         ([], "Missing argument 'FILE'"),
     ],
 )

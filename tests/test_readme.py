@@ -1,4 +1,4 @@
-"""What README shows is what happens: its blocks are run, and their output compared."""
+"""What README and its guides show is what happens: their blocks are run, and their output compared."""
 
 import os
 import re
@@ -6,16 +6,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import picture
 import pytest
 from shown import assert_shows
 
+from conformance.telling.report import read_report
+
 PAGE = Path(__file__).parent.parent / "README.md"
 README = PAGE.read_text("utf-8")
+SPEC = PAGE.parent / "spec"
+TARGETS, REPORTS = ((SPEC / name).read_text("utf-8") for name in ("targets.md", "reports.md"))
+LONGEST = 150
+"""Lines of README."""
+DIGITS = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?")
+"""Numbers, whose last digits are those of a processor."""
 ROOT = "np.sqrt(query.shape[-1], dtype=np.float32)"
 
 
-def blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def blocks(language, page=README):
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
 
 def shown(command):
@@ -48,9 +57,16 @@ def test_without_its_square_root_it_fails_and_the_requirement_is_named(folder):
     path = folder / "attention.py"
     assert ROOT in path.read_text("utf-8")
     path.write_text(path.read_text("utf-8").replace(ROOT, "query.shape[-1]"), "utf-8")
-    done = run(folder, "run", "attention.py:attention")
+    done = run(folder, "run", "attention.py:attention", "--fresh", "off", "--report", "mine.json")
     assert done.returncode == 1, done.stderr
     assert_shows(PAGE, shown("mha-conformance run attention.py:attention")[1], done.stderr + done.stdout)
+    drawn = picture.picture(done.stderr + done.stdout, read_report(folder / "mine.json"))
+    if "WRITE_FIGURES" in os.environ:
+        picture.PICTURE.write_text(drawn, "utf-8")
+    kept = picture.PICTURE.read_text("utf-8")
+    assert DIGITS.sub("#", drawn) == DIGITS.sub("#", kept), (
+        "the picture is not of this run: `nox -s readme` draws it"
+    )
 
 
 @pytest.mark.parametrize("words", [("show", "attention/hand-sized"), ("explain", "ATT-3"), ("run", "--help")])
@@ -69,7 +85,7 @@ def test_the_reference_prints_what_readme_shows(tmp_path):
 
 
 def test_the_attributes_that_readme_names_are_read(folder):
-    (attributes,) = (block for block in blocks("python") if "layout =" in block)
+    (attributes,) = (block for block in blocks("python", TARGETS) if "layout =" in block)
     attributes = (
         attributes.replace('"torch"', '"numpy"').replace('"blhd"', '"bhld"').replace('"is_causal", ', "")
     )
@@ -82,7 +98,7 @@ def test_the_attributes_that_readme_names_are_read(folder):
 
 def test_the_torch_module_fails_where_readme_says(tmp_path):
     pytest.importorskip("torch", reason="torch is not installed")
-    (module,) = (block for block in blocks("python") if "torch.nn.Module" in block)
+    (module,) = (block for block in blocks("python", TARGETS) if "torch.nn.Module" in block)
     (tmp_path / "torch_attention.py").write_text(module, "utf-8")
     done = run(
         tmp_path, "run", "torch_attention.py:Attention", "-k", "mask or nonfinite", "--dtype", "float32"
@@ -92,7 +108,11 @@ def test_the_torch_module_fails_where_readme_says(tmp_path):
 
 
 def test_the_files_that_readme_shares_are_written(folder):
-    (line,) = (words[0] for words in map(str.splitlines, blocks("console")) if "--html mine.html" in words[0])
+    (line,) = (
+        words[0]
+        for words in map(str.splitlines, blocks("console", REPORTS))
+        if "--html mine.html" in words[0]
+    )
     done = run(folder, *line.removeprefix("$ mha-conformance ").split(), "-k", "heads")
     assert done.returncode == 0, done.stderr
     for name in ("mine.json", "mine.html", "mine.xml", "mine-badge.svg"):
@@ -101,7 +121,24 @@ def test_the_files_that_readme_shares_are_written(folder):
     assert compared.returncode == 0, compared.stderr
 
 
-def test_every_link_leads_somewhere():
-    root = Path(__file__).parent.parent
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README):
-        assert (root / target).exists(), target
+@pytest.mark.parametrize("name", ["README.md", "spec/targets.md", "spec/reports.md", "spec/evidence.md"])
+def test_every_link_leads_somewhere(name):
+    page = PAGE.parent / name
+    targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
+    assert targets
+    for target in targets:
+        assert (page.parent / target).exists(), target
+
+
+def test_readme_is_short():
+    assert len(README.splitlines()) <= LONGEST
+
+
+def test_the_adapter_of_the_guide_passes(tmp_path):
+    (adapter,) = re.findall(r"<!-- adapter.py -->\n```python\n(.*?)^```", TARGETS, re.DOTALL | re.MULTILINE)
+    (tmp_path / "adapter.py").write_text(adapter, "utf-8")
+    words = ("adapter.py:attention", "-k", "attention or heads or causal", "--fresh", "off")
+    done = run(tmp_path, "run", *words)
+    assert done.returncode == 0, done.stdout
+    assert " 0 fail" in done.stdout
+    assert "q_offset has to be" in run(tmp_path, "run", *words, "-v").stderr

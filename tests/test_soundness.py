@@ -103,6 +103,13 @@ def _once_refused():
     yield attend("soundness/rising", "x", "NUM-2", value=rising, **many)
     turned = many | {"q_len": 130, "kv_len": 9}
     yield gradient(attend("soundness/rising-cotangent", "x", "NUM-2", **turned), grad_output=rising)
+    signs = np.where(np.arange(257) % 2, 8.0, -8.0)[:, None]
+    alternating = round_to_bits(draws.gauss(1, 1, 257, 5) + signs)
+    yield attend(
+        "soundness/alternating", "x", "NUM-2", **many | {"kv_len": 257, "sigma": 0.1}, value=alternating
+    )
+    turned = many | {"q_len": 257, "kv_len": 9, "sigma": 0.1}
+    yield gradient(attend("soundness/alternating-cotangent", "x", "NUM-2", **turned), grad_output=alternating)
     key, value = np.abs(draws.gauss(1, 1, 257, 1)), draws.gauss(1, 1, 257, 5, sigma=0.05)
     even = many | {"kv_len": 257, "d_k": 1, "key": key, "value": round_to_bits(value + 1.0)}
     query = round_to_bits(np.abs(draws.gauss(1, 1, 20, 1)) + 0.5)

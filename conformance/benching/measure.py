@@ -17,7 +17,7 @@ from conformance.benching.request import Request
 from conformance.benching.rivals import OtherResultError, Rival, check_agreement, outputs_of, rival, target_of
 from conformance.benching.timing import measured, ratios, spread
 from conformance.errors import UsageError
-from conformance.running.process import environment
+from conformance.running.process import THREADS, environment
 
 BENCH_VERSION = 1
 WARM_LENGTH = 8
@@ -39,7 +39,7 @@ def in_fresh_process(request: Request, task: str = MEASURE) -> Any:
             input=json.dumps(request.data()),
             text=True,
             stdout=sys.stderr,  # what a target prints is no part of a result
-            env=environment(os.environ),
+            env=environment(os.environ | _threads(request)),
             check=False,
         )
         if not answer.is_file():
@@ -48,6 +48,11 @@ def in_fresh_process(request: Request, task: str = MEASURE) -> Any:
     if "error" in data:
         raise OtherResultError(data["error"]) if data["other"] else UsageError(data["error"])
     return data["result"]
+
+
+def _threads(request: Request) -> dict[str, str]:
+    """The variables that say how many threads libraries use, where the request does."""
+    return {} if request.threads is None else dict.fromkeys(THREADS, str(request.threads))
 
 
 def memory(request: Request) -> int | None:

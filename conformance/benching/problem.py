@@ -10,6 +10,8 @@ from conformance.dtypes import NUMPY_DTYPES
 from conformance.names import MHA, MHA_VJP
 from conformance.vectors.case import Array
 
+HALF = 0.5
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -44,6 +46,15 @@ def problem_of(request: Request) -> Problem:
         inputs |= {name: draw(batch, kv_heads, kv_len, width) for name in ("key", "value")}
     if request.operation.endswith("_vjp"):
         inputs["grad_output"] = draw(*inputs["query"].shape)
+    if request.mask == "padding":
+        inputs["mask"] = np.broadcast_to(np.arange(kv_len) < max(1, kv_len // 2), (batch, 1, 1, kv_len))
+    elif request.mask == "random":
+        inputs["mask"] = rng.random((batch, 1, q_len, kv_len)) < HALF
+        inputs["mask"][..., 0] = True  # no row is empty
+    elif request.mask == "bias":
+        inputs["attn_bias"] = draw(1, heads, q_len, kv_len)
+    elif request.mask == "lengths":
+        inputs["kv_lengths"] = np.full(batch, max(1, kv_len // 2))
     options: dict[str, Any] = {}
     if request.is_causal:
         options = {"is_causal": True} | ({} if q_len == kv_len else {"q_offset": kv_len - q_len})

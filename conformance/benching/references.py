@@ -14,10 +14,14 @@ def _causal(logits: Array, q_offset: int) -> Array:
     return np.where(np.tri(q_len, kv_len, q_offset, dtype=bool), logits, -np.inf)
 
 
-def _weights(query: Array, key: Array, is_causal: bool, q_offset: int | None) -> Array:
+def _weights(
+    query: Array, key: Array, is_causal: bool, q_offset: int | None, mask: Array | None = None
+) -> Array:
     logits = query @ key.swapaxes(-1, -2) / math.sqrt(query.shape[-1])
     if is_causal:
         logits = _causal(logits, q_offset or 0)
+    if mask is not None:
+        logits = np.where(mask, logits, -np.inf)
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     return weights
@@ -34,14 +38,20 @@ class Naive:
     name = "naive-numpy"
     version = np.__version__
     dtypes = ("float64", "float32")
-    features = ("is_causal", "q_offset")
+    features = ("mask", "is_causal", "q_offset")
 
     @staticmethod
     def scaled_dot_product_attention(
-        query: Array, key: Array, value: Array, *, is_causal: bool = False, q_offset: int | None = None
+        query: Array,
+        key: Array,
+        value: Array,
+        *,
+        mask: Array | None = None,
+        is_causal: bool = False,
+        q_offset: int | None = None,
     ) -> Array:
         """softmax(query @ key^T / sqrt(d)) @ value, (B, H, n, d)."""
-        return _weights(query, key, is_causal, q_offset) @ value
+        return _weights(query, key, is_causal, q_offset, mask) @ value
 
     @staticmethod
     def scaled_dot_product_attention_vjp(
@@ -50,11 +60,12 @@ class Naive:
         value: Array,
         grad_output: Array,
         *,
+        mask: Array | None = None,
         is_causal: bool = False,
         q_offset: int | None = None,
     ) -> dict[str, Array]:
         """Its gradients by name, each in the shape of its argument."""
-        weights = _weights(query, key, is_causal, q_offset)
+        weights = _weights(query, key, is_causal, q_offset, mask)
         d_weights = grad_output @ value.swapaxes(-1, -2)
         d_logits = weights * (d_weights - (weights * d_weights).sum(axis=-1, keepdims=True))
         d_logits /= math.sqrt(query.shape[-1])

@@ -6,6 +6,14 @@ from typing import Any
 
 from conformance.names import SDPA
 
+MASKS = {
+    "padding": "a mask of (B, 1, 1, keys): each entry sees the first half of the keys",
+    "random": "a mask of (B, 1, queries, keys): half of the entries are hidden",
+    "bias": "an attn_bias of (1, H, queries, keys)",
+    "lengths": "kv_lengths of half of the keys",
+}
+"""What may hide keys in a bench."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -22,11 +30,15 @@ class Request:
     kv_heads: int | None = None
     """None for as many as heads."""
     is_causal: bool = False
+    mask: str | None = None
+    """One of MASKS; None for none."""
     lengths: tuple[int, ...] = ()
     """Query lengths to measure one after the other, in place of the shape's."""
     rounds: int = 15
     seed: int = 0
     memory: bool = True
+    threads: int | None = None
+    """None for one, or what the environment says."""
 
     def at(self, length: int) -> "Request":
         """The same at one length."""

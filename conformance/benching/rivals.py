@@ -42,7 +42,7 @@ def target_of(source: str, operation: str, dtype: str) -> Target:
     if operation not in target.calls:
         raise UsageError(f"{source} has no {operation}; it has {', '.join(target.calls)}")
     if dtype not in target.hello.dtypes:
-        raise UsageError(f"{source} does not claim {dtype}; it claims {', '.join(target.hello.dtypes)}")
+        raise UsageError(f"{source} does not support {dtype}; it supports {', '.join(target.hello.dtypes)}")
     return target
 
 

@@ -35,6 +35,7 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
 @click.command(
     epilog=examples(
         "bench numpy --against torch-sdpa-flash --against naive-numpy",
+        "bench numpy --against torch --op scaled_dot_product_attention_vjp --mask padding --threads 2",
         "bench my.py:attention --against torch --shape 1,8,512,64 --lengths 512,1024,2048 --plot time.svg",
     )
 )
@@ -71,6 +72,10 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
 @click.option(
     "--causal", "is_causal", is_flag=True, help="Set is_causal; the queries are the last positions."
 )
+@click.option("--mask", metavar="KIND", help="Hide keys, or add to logits: padding, random, bias or lengths.")
+@click.option(
+    "--threads", type=click.IntRange(1), metavar="N", help="Threads of every library; the default is one."
+)
 @click.option("--lengths", metavar="N,N,...", help="Measure several query lengths.")
 @click.option("--rounds", type=click.IntRange(1), default=15, show_default=True, metavar="N")
 @click.option(
@@ -98,20 +103,22 @@ def bench(
     kv_len: int | None,
     kv_heads: int | None,
     is_causal: bool,
+    mask: str | None,
+    threads: int | None,
     lengths: str | None,
     rounds: int,
     no_memory: bool,
     json_path: Path | None,
     plot: Path | None,
 ) -> int:
-    """Measure speed and memory of TARGET beside its rivals.
+    """Measure speed and memory of TARGET next to its rivals.
 
-    All run in one process on one thread, unless OMP_NUM_THREADS and its like say otherwise; their outputs
+    All run in one process on one thread, unless --threads or OMP_NUM_THREADS and its like say otherwise; their outputs
     are compared first. For the layer, L,D and H make tokens of width H * D. Exit status: 0 measured,
     1 a rival computes something else, 2 the call is wrong or something cannot be run.
     """
     from conformance.benching.measure import in_fresh_process
-    from conformance.benching.request import Request
+    from conformance.benching.request import MASKS, Request
     from conformance.benching.rivals import OtherResultError
     from conformance.telling.bench import bench_lines, bench_svg, bench_tables
 
@@ -135,6 +142,8 @@ def bench(
         kv_len=kv_len,
         kv_heads=kv_heads,
         is_causal=is_causal,
+        mask=None if mask is None else known("mask", mask, MASKS),
+        threads=threads,
         lengths=tuple(sorted(set(_numbers("--lengths", lengths)))) if lengths is not None else (),
         rounds=rounds,
         memory=not no_memory,

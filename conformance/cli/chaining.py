@@ -50,7 +50,7 @@ def chain(name: str, run_all: bool) -> int:
             "conformance",
             "chain",
             *([name] if name else []),
-        ]  # anew: this process has read the old vectors
+        ]  # in a new process: this one has read the old vectors
         return subprocess.run([sys.executable, *words], check=False).returncode
     return tell(chains, [name] if name else list(dict.fromkeys(names)), every=bool(name))
 

@@ -8,6 +8,7 @@ from conformance.cli.comparing import compare
 from conformance.cli.diagnosing import diagnose
 from conformance.cli.exits import CONFORMANT, MISUSED, examples
 from conformance.cli.exploring import explore
+from conformance.cli.judging import judge
 from conformance.cli.looking import explain, list_, report, show
 from conformance.cli.running import run
 from conformance.cli.starting import init
@@ -36,6 +37,7 @@ def cli(context: click.Context) -> int:
 for command in (
     run,
     explore,
+    judge,
     diagnose,
     init,
     list_,

@@ -57,6 +57,6 @@ def diagnose(
     out = console()
     if report.gave_up:
         out.print(plain(report.gave_up), soft_wrap=True)
-    for line in diagnosis_lines(found) or [f"nothing fails: {counted(report.summary['pass'], 'row')} pass"]:
+    for line in diagnosis_lines(found) or [f"nothing failed: {counted(report.summary['pass'], 'test')} pass"]:
         out.print(plain(shorten(line, MESSAGE)), soft_wrap=True)
     return FAILED if report.failed else CONFORMANT

@@ -16,7 +16,7 @@ from conformance.exploring.sizes import SIZES
 from conformance.running import runner
 from conformance.running.baseline import read_baseline
 from conformance.telling.exploration import FAILURES, SECONDS, Exploration, Outputs, Wanted, drawn_seed
-from conformance.telling.explored import Progress, found_lines, last_line
+from conformance.telling.explored import Progress, closing_lines, found_lines, last_line
 from conformance.telling.large import left_out
 from conformance.telling.text import MESSAGE, console, plain, shorten
 
@@ -168,8 +168,10 @@ def _explored(exploration: Exploration, quiet: bool, verbose: bool) -> int:
         if exploration.started:
             if written and not quiet:
                 _print(out, [f"wrote {', '.join(written)}"])
-            if isinstance(exploration.tally, LargeTally) and not quiet:
-                _print(out, left_out(exploration.tally, exploration.memory))
+            if isinstance(exploration.tally, LargeTally):
+                _print(out, [] if quiet else left_out(exploration.tally, exploration.memory))
+            elif not quiet:
+                _print(out, closing_lines(exploration))
             _print(out, [last_line(exploration)])
     report = exploration.report()
     if not report.executed:

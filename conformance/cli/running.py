@@ -13,8 +13,8 @@ from conformance.running import runner
 from conformance.running.isolated import FIRST_CASE_SECONDS
 from conformance.running.process import split_command
 from conformance.running.runner import Request
-from conformance.running.select import Selection, parse_shard
-from conformance.telling.alike import alike
+from conformance.running.select import Selection, by_profile, parse_shard
+from conformance.telling.alike import alike, dead_lines
 from conformance.telling.github import VARIABLE, run_markdown
 from conformance.telling.progress import RunProgress
 from conformance.telling.record import Recorder
@@ -26,7 +26,7 @@ from conformance.telling.text import MESSAGE, console, counted, plain, shorten
 from conformance.vectors.case import Case
 
 FILE = click.Path(path_type=Path)
-_LONGER = "mend what hangs, or give a longer --timeout"
+_LONGER = "fix what hangs, or raise --timeout"
 
 
 @click.command(
@@ -41,7 +41,10 @@ _LONGER = "mend what hangs, or give a longer --timeout"
     "--command", metavar="PROGRAM", help="Test a program that speaks the line protocol, in place of TARGET."
 )
 @click.option(
-    "--profile", metavar="NAME", help="Test a profile; fails if any of its features is missing or wrong."
+    "--profile",
+    metavar="NAME",
+    help="Test a profile; fails if any of its features is missing or wrong. "
+    "`quick` is about 60 tests of few shapes.",
 )
 @click.option(
     "--op",
@@ -187,11 +190,11 @@ def run(
 
 
 def _going_on(report: Path | None, resume: Path | None, kept: bool) -> str:
-    """How an interrupted run is gone on with; `kept` says that its report holds what there is."""
+    """How an interrupted run is resumed; `kept` says that its report holds what there is."""
     if not kept and resume is None:
-        return "with --report FILE it could be gone on with" if report is None else "nothing was run yet"
+        return "to be able to resume, run with --report FILE" if report is None else "nothing was run yet"
     there = report if kept and report is not None else resume
-    return f"the same call goes on with --resume {shlex.quote(str(there))}"
+    return f"to continue, repeat the command with --resume {shlex.quote(str(there))}"
 
 
 def request_of(
@@ -219,7 +222,7 @@ def request_of(
         target=target,
         command=split_command(command),
         selection=Selection(
-            profile=profile,
+            **by_profile(profile),
             operation=op,
             dtypes=dtypes,
             expression=expression,
@@ -248,7 +251,7 @@ def _run(
     Raises:
         KeyboardInterrupt: it was interrupted; what there is has been written and printed.
     """
-    profile = request.selection.profile
+    profile = request.selection.profile  # of the specification, which quick is not
     progress = RunProgress(console(stderr=True), quiet, verbose)
     try:
         with progress:
@@ -274,11 +277,15 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
         if report.gave_up:
             out.print(plain(f"{report.gave_up}; {_LONGER}", "bold red"), soft_wrap=True)
         if report.failed:
-            out.print(blame_table(report.results, read_requirements()))
+            out.print(blame_table(report.results, read_requirements(), recorder.causes()))
+        for told in dead_lines(report.results):
+            out.print(plain(shorten(told, MESSAGE)), soft_wrap=True)
         if told := alike(report.results):
             out.print(plain(told), soft_wrap=True)
         for sentence in recorder.diagnosis():
             out.print(plain(shorten(sentence, MESSAGE)), soft_wrap=True)
+        for outlier in recorder.outliers():
+            out.print(plain(outlier), soft_wrap=True)
         if told := recorder.varied():
             out.print(plain(told), soft_wrap=True)
         if hint := recorder.assumed():
@@ -298,7 +305,7 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
 def _left_open(recorder: Recorder) -> str:
     """Why the status is incomplete, and what was seen all the same: nothing has failed."""
     passed = recorder.report().summary["pass"]
-    seen = "; every row that was run passes" if passed else ""
+    seen = "; every test that was run passes" if passed else ""
     return f"incomplete because {recorder.left_open()}{seen}"
 
 

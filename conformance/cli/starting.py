@@ -57,7 +57,7 @@ def init(file: Path, torch: bool, jax: bool, node: bool) -> int:
         with file.open("x", encoding="utf-8") as new:
             new.write(text)
     except FileExistsError as error:
-        raise UsageError(f"{file} is there, and init overwrites nothing; give another name") from error
+        raise UsageError(f"{file} already exists; choose another name") from error
     out = console()
     for line in (
         f"{file} holds {kind.words}: put yours where it is. Run it with",
@@ -74,4 +74,4 @@ def _check(file: Path, kind: Kind) -> None:
         hint = " (or add --node)" if file.suffix in KINDS["node"].suffixes else ""
         raise UsageError(f"{str(file)!r} must end in {kind.suffixes[0]}, as in {better}{hint}")
     if not file.parent.is_dir():
-        raise UsageError(f"{file.parent} is no folder; make it first")
+        raise UsageError(f"{file.parent} is not a folder; create it first")

@@ -26,9 +26,12 @@ def vectors(context: click.Context) -> int:
 
 @vectors.command(epilog=examples("vectors export vectors/"))
 @click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")
-def export(directory: Path) -> int:
+@click.option(
+    "--operands", is_flag=True, help="Write seeded operands out as tensors: another index and hash."
+)
+def export(directory: Path, operands: bool) -> int:
     """Write the vectors to DIR, which must be new or empty: index, tensors, JSON Schema and their description."""
-    exported = export_vectors(directory)
+    exported = export_vectors(directory, operands)
     out = console()
     size = exported.size / 2**20
     for line in (
@@ -45,7 +48,7 @@ def export(directory: Path) -> int:
 @click.option("-j", "processes", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify_(word: str, processes: int, as_json: bool) -> int:
-    """Prove the vectors anew: by the oracle, by a second reference from the text, by relations between calls.
+    """Prove the vectors again: by the oracle, by a second reference from the text, by relations between calls.
 
     Exit status 1 if a number differs. Takes minutes, and needs python-flint and mpmath.
     """

@@ -68,7 +68,7 @@ def ordered(defect: Defect, cases: Sequence[Case]) -> list[Case]:
     """The cases that may show a defect, the likeliest and smallest first."""
 
     def rank(case: Case) -> tuple[bool, int]:
-        return not set(defect.violates) & set(case.covers), sum(x.size for x in case.inputs.values())
+        return not set(defect.violates) & set(case.covers), case.elements
 
     usable = (case for case in cases if defect.equivalent or set(defect.features) <= set(case.features))
     return sorted(usable, key=rank)

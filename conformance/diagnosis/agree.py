@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -14,9 +15,10 @@ from conformance.judging.measure import allowed, held_rows
 from conformance.running.answer import Answer
 from conformance.vectors.case import Array, Golden
 
-Word = Literal["same", "alike", "partly", "other", "right"]
-"""What a model says of a failing row: the same numbers; a failure of the same kind; the same numbers wherever the
-target's are wrong, which are right elsewhere; another failure; none."""
+Word = Literal["same", "faint", "alike", "partly", "other", "right"]
+"""What a model says of a failing row: the same numbers; the same, though all that is wrong is NaN, which many mistakes
+give; a failure of the same kind; the same numbers wherever the target's are wrong, which are right elsewhere; another
+failure; none."""
 
 BOTH = 2.0
 """Target and model may both err by what one of them is allowed."""
@@ -72,11 +74,20 @@ class Wrong:
         off = float(apart.max(initial=0.0))
         return Side(golden, array, held, finite, np.where(measured, BOTH * limit, np.nan), off, right)
 
+    @cached_property
+    def _only_nan(self) -> bool:
+        """Whether all that is wrong is NaN where a number is wanted."""
+        sides = [side for side in (self._sides or {}).values() if side.golden is not None]
+        wrong = [np.isnan(side.held[~side.right]).all() for side in sides if not side.right.all()]
+        return bool(wrong) and len(sides) == len(self._sides or {}) and all(wrong)
+
     def word(self, model: Model, unlike: Word | None = None) -> Word:
         """What a model says of the row; `unlike` spares the judge where it is neither the same nor alike."""
         case, dtype = self.failure.case, self.failure.dtype
         answer = model.ask(case, dtype)
         near: Word | None = self._near(answer.outputs) if answer.kind == "outputs" else None
+        if near is not None and self._only_nan:
+            near = "faint" if near == "same" else None
         if near is None and self._alike(answer):
             near = "alike"
         if near is None and unlike is not None:

@@ -77,10 +77,11 @@ def _special(case: Case) -> bool:
 
 def sizes(case: Case) -> Mapping[str, int]:
     """The sizes of a call that is right in itself."""
-    query, key, value = (case.inputs[name].shape for name in ("query", "key", "value"))
-    past = case.inputs["past_key"].shape[-2] if "past_key" in case.inputs else 0
+    shapes = case.shapes
+    query, key, value = (shapes[name] for name in ("query", "key", "value"))
+    past = shapes["past_key"][-2] if "past_key" in shapes else 0
     if case.operation in (MHA, MHA_VJP):
-        w_q, w_v = case.inputs["w_q"].shape, case.inputs["w_v"].shape
+        w_q, w_v = shapes["w_q"], shapes["w_v"]
         heads, d_k, d_v, batch = w_q[0], w_q[2], w_v[2], query[:-2]
     else:
         heads, d_k, d_v, batch = query[-3], query[-1], value[-1], query[:-3]

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
+from conformance.running.again import unsteady
 from conformance.running.protocol import ProtocolError, decode_array
 from conformance.vectors.case import Array, Case
 
@@ -20,7 +21,7 @@ class Asked:
     @property
     def size(self) -> int:
         """Elements that go in, which is what a call costs."""
-        return sum(array.size for array in self.case.inputs.values())
+        return self.case.elements
 
     @property
     def order(self) -> tuple[int, int, str]:
@@ -39,6 +40,7 @@ class Failure(Asked):
     message: str = ""  # of a call whose outputs could not be judged
     said: str = ""  # what its row says, of a call that raised as well
     outputs: Mapping[str, Array] | None = None
+    unsteady: bool = False  # whether it gave another answer when it was asked again
 
 
 @dataclass(frozen=True)
@@ -93,4 +95,4 @@ def _failure(row: Row, case: Case) -> Failure | None:
         }
     except (ProtocolError, KeyError):
         return None
-    return Failure(case, row.dtype, outputs=outputs)
+    return Failure(case, row.dtype, outputs=outputs, unsteady=unsteady(row.message))

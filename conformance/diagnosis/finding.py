@@ -37,6 +37,19 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Note:
+    """What is said of failing rows without a model: by the size of their errors, by a second answer, by a library."""
+
+    kind: str  # in a word
+    sentence: str  # without a full stop
+    violates: tuple[str, ...]
+    explained: tuple[Failure, ...]
+    ids: tuple[str, ...] = ()  # mistakes of the bank that are of this kind
+    beside: int = 0  # rows of the same kind that it does not explain
+    first: bool = False  # whether it is said first, whatever else fits
+
+
+@dataclass(frozen=True)
 class Diagnosed:
     """What was found, the most telling first; nothing if no model reproduces anything."""
 
@@ -49,8 +62,11 @@ class Diagnosed:
     raised: bool = False  # whether all that these show is that the target raised
     left: tuple[Failure, ...] = ()  # what no finding reproduces, of that which can be compared
     splits: tuple[Split, ...] = ()  # what failing rows have in common, whatever the mistake
+    notes: tuple[Note, ...] = ()  # what is said without a model
+    numbers: int = 0  # failing rows that gave numbers, or were refused in vain
 
     @property
     def explained(self) -> int:
-        """How many failing rows some finding reproduces."""
-        return len({(f.case.id, f.dtype) for finding in self.findings for f in finding.explained})
+        """How many failing rows some finding reproduces, or some note tells of."""
+        told = [*(each.explained for each in self.findings), *(each.explained for each in self.notes)]
+        return len({(f.case.id, f.dtype) for rows in told for f in rows})

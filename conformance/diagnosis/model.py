@@ -101,10 +101,10 @@ def _reached(defect: Defect, case: Case) -> bool:
 def length(case: Case, axis: str) -> int:
     """How many queries a case has, or how many keys with those of the past."""
     names = ("query",) if axis == "q_len" else ("past_key", "key")
-    return sum(case.inputs[name].shape[-2] for name in names if case.inputs.get(name, _NONE).ndim > 1)
+    shapes = case.shapes
+    return sum(shapes[name][-2] for name in names if len(shapes.get(name, ())) > 1)
 
 
-_NONE = np.zeros(())
 MOST_BLOCKS = 24
 
 

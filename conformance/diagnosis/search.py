@@ -3,16 +3,22 @@
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from conformance.defects.defect import Defect
 from conformance.diagnosis.failing import Evidence, Failure, evidence
-from conformance.diagnosis.finding import Diagnosed, Finding
+from conformance.diagnosis.finding import Diagnosed, Finding, Note
+from conformance.diagnosis.library import by_library
+from conformance.diagnosis.memory import by_memory
 from conformance.diagnosis.model import Model, length
 from conformance.diagnosis.pairs import find, pairs
 from conformance.diagnosis.parts import parts, regions
+from conformance.diagnosis.saying import kind
 from conformance.diagnosis.shared import forget
+from conformance.diagnosis.size import by_size
 from conformance.diagnosis.split import Split, splits
 from conformance.diagnosis.weigh import LARGE, SAMPLE, Bench, Weight, spread, telling
 from conformance.judging.verdict import Row
@@ -25,10 +31,10 @@ NEAR = 60
 CANDIDATES = 40
 """Models that are weighed in a round."""
 ROUNDS = 12
-MISSES = 4
+MISSES = 5
 """Rounds in which nothing is found, after which one mistake is no longer looked for."""
 MOST_FINDINGS = 8
-SECONDS = 30.0
+SECONDS = 12.0
 """How long to look for more: of this process's time, so that a busy machine changes nothing."""
 ASKED = 16
 """Models between two looks at the clock, which is slow."""
@@ -38,6 +44,14 @@ FEWEST = 0.05
 """The share of the failures of its kind, raised or not, below which a finding is a guess."""
 REFUTED = 0.75
 """The share of the passing rows that it would fail above which these refute a model."""
+SHARED = 0.8
+"""The share of the calls whose exceptions say the same that a model has to raise in."""
+NEW = 0.2
+"""The share of what a finding explains that no finding before it does."""
+ALL = 0.8
+"""The share of what is told by its size that a model has to reproduce to take its place."""
+TOLD = 0.5
+"""The share of what is told by notes that a model of the same rows has to reproduce to be named beside them."""
 TRIED = 4
 """Passing rows below which they refute nothing."""
 
@@ -48,6 +62,7 @@ def diagnose(
     policy: str,
     defects: Iterable[Defect] | None = None,
     seconds: float = SECONDS,
+    packages: Iterable[str] = (),
 ) -> Diagnosed:
     """Says what the failing rows of a run have in common, and which known mistakes reproduce their wrong answers.
 
@@ -57,19 +72,69 @@ def diagnose(
         policy: what the rows were judged by.
         defects: the bank by default.
         seconds: of processor time, after which no further round begins.
+        packages: libraries that the target uses, whose known deviations are looked for first.
     """
     rows, cases = list(rows), list(cases)
     seen, split = evidence(rows, cases), splits(rows, cases)
     if not seen.failures:
         return Diagnosed((), seen.failed, 0, splits=split)
+    notes = [*by_library(seen.failures, seen.passes, packages), *by_memory(seen.failures)]
+    with np.errstate(all="ignore"):
+        sized = by_size(seen.failures, seen.passes, policy)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the models, which are wrong on purpose
         try:
             seen = replace(seen, passes=tuple(f for f in seen.passes if f.dtype in _dtypes(seen, split)))
-            search = Search(seen, policy, models(defects), time.process_time() + seconds, split)
-            return replace(search.run(), splits=split)
+            found = _search(seen, policy, models(defects), seconds, split, [*notes, *sized])
         finally:
             forget()
+    # what a model gives number by number is more than what its size tells
+    exact = {f for finding in found.findings if not finding.contradicted for f in finding.explained}
+    sized = [note for note in sized if sum(f in exact for f in note.explained) < ALL * len(note.explained)]
+    told = {f for note in (*notes, *sized) for f in note.explained}
+    findings = tuple(
+        f for f in found.findings if not set(f.explained) <= told or f.explains >= TOLD * len(told)
+    )
+    left = tuple(f for f in found.left if f not in told)
+    return replace(found, findings=findings, splits=split, notes=(*notes, *sized), left=left)
+
+
+def _search(
+    seen: Evidence,
+    policy: str,
+    every: Sequence[Model],
+    seconds: float,
+    split: tuple[Split, ...],
+    notes: Sequence[Note],
+) -> Diagnosed:
+    """What models reproduce: of wrong numbers and of exceptions, each apart, so that neither hides the other."""
+    begun = time.process_time()
+    told = {f for note in notes for f in note.explained}
+    numbers = [f for f in seen.failures if not f.raised]
+    apart = [
+        # what is told by its size is asked of models of the usual numbers only, and once
+        (tuple(f for f in numbers if f not in told), every, ROUNDS),
+        (tuple(f for f in numbers if f in told), tuple(m for m in every if m.usual), 1),
+        (tuple(f for f in seen.failures if f.raised), tuple(m for m in every if m.usual), ROUNDS),
+    ]
+    parts = []
+    for failures, some, rounds in apart:
+        if failures:
+            search = Search(replace(seen, failures=failures), policy, some, begun + seconds, split, rounds)
+            parts.append(search.run())
+    findings = sorted((f for part in parts for f in part.findings), key=lambda f: (-f.explains, -f.worth))
+    return replace(
+        parts[0],
+        findings=tuple(replace(f, of=seen.failed) for f in findings),
+        failed=seen.failed,
+        compared=len(seen.failures),
+        single=next((part.single for part in parts if part.single), ()),
+        hurried=any(part.hurried for part in parts),
+        cases=len({f.case.id for f in seen.failures}),
+        raised=all(f.raised for f in seen.failures),
+        left=tuple(f for part in parts for f in part.left),
+        numbers=len(numbers),
+    )
 
 
 def diagnose_one(
@@ -103,13 +168,30 @@ def models(defects: Iterable[Defect] | None = None) -> tuple[Model, ...]:
     return tuple(sorted(map(Model, zip(every)), key=lambda model: not model.usual))
 
 
+def _adding(found: Sequence[Finding]) -> Iterator[Finding]:
+    """Those that explain rows which no finding before them does: a relative in another size says nothing new."""
+    explained = set[Failure]()
+    for finding in found:
+        new = [f for f in finding.explained if f not in explained]
+        if len(new) >= max(1, NEW * finding.explains):
+            explained.update(finding.explained)
+            yield finding
+
+
 class Search:
     """One diagnosis under way."""
 
     def __init__(
-        self, seen: Evidence, policy: str, every: Sequence[Model], until: float, split: tuple[Split, ...] = ()
+        self,
+        seen: Evidence,
+        policy: str,
+        every: Sequence[Model],
+        until: float,
+        split: tuple[Split, ...] = (),
+        rounds: int = ROUNDS,
     ) -> None:
         self._seen, self._every, self._until, self._split = seen, every, until, split
+        self._rounds = rounds
         self._bench = Bench(seen, policy)
         self._place = {model.name: number for number, model in enumerate(every)}
 
@@ -121,9 +203,11 @@ class Search:
         cases = len({f.case.id for f in seen.failures})
         raised = all(f.raised for f in seen.failures)
         rounds = misses = 0
-        while left and len(found) < MOST_FINDINGS and rounds < ROUNDS and misses < MISSES and self._time():
+        while (
+            left and len(found) < MOST_FINDINGS and rounds < self._rounds and misses < MISSES and self._time()
+        ):
             rounds += 1
-            screen = self._screen(left)
+            screen = self._screen(self._stratum(left, misses))
             weights = self._round(screen, left)
             best = next((w for w in weights if self._enough(w.model)), None)
             if best is not None:
@@ -134,11 +218,13 @@ class Search:
                 if cases == 1 and not raised:  # every model that raises there would do the same
                     single = tuple(w.model for w in weights)
                 left = [f for f in left if f not in screen]
-        found = pairs(self._bench, found, self._every, self._until)
-        found += self._in_blocks(found)
-        found += self._partly(found)
+        if not raised and self._rounds > 1:
+            found = pairs(self._bench, found, self._every, self._until)
+            found += self._in_blocks(found)
+            found += self._partly(found)
         found = [self._beside(finding) for finding in found]
         found = sorted(filter(self._plausible, found), key=lambda each: (-each.explains, -each.worth))
+        found = list(_adding(found))
         hurried = bool(left) and not self._time()
         explained = {f for finding in found for f in finding.explained}
         unexplained = tuple(f for f in seen.failures if f not in explained)
@@ -172,13 +258,14 @@ class Search:
         return replace(finding, contradicted=against, looked_at=len(passes))
 
     def _raises_as_it_does(self, finding: Finding) -> bool:
-        """Where most calls raise, a model that refuses a few of them says nothing of why."""
+        """Whether it raises where the same is said; where most calls raise, in half of them."""
         if not all(f.raised for f in finding.explained):
             return True
-        raised = sum(f.raised for f in self._seen.failures)
-        return (
-            2 * raised < len(self._seen.failures) + len(self._seen.passes) or 2 * finding.explains >= raised
-        )
+        kinds = {kind(f.said) for f in finding.explained}
+        alike = sum(kind(f.said) in kinds for f in self._seen.failures)
+        raised = len(self._seen.failures)
+        many = 2 * raised >= raised + len(self._seen.passes)
+        return finding.explains >= SHARED * alike and (not many or 2 * finding.explains >= raised)
 
     def _unexplained(self, found: Sequence[Finding]) -> list[Failure]:
         """What no finding reproduces; nothing if that is one case only."""
@@ -220,6 +307,17 @@ class Search:
         best = max(enough, key=lambda model: len(reached[model]))
         return [replace(find(self._bench, best), explained=reached[best], partly=True)]
 
+    def _stratum(self, left: Sequence[Failure], misses: int) -> Sequence[Failure]:
+        """Rows that fail under one condition, each condition in turn: two of them may be two mistakes."""
+        strata, rest = list[list[Failure]](), list(left)
+        for split in self._split:
+            inside = [f for f in rest if (f.case.id, f.dtype) in split.rows]
+            rest = [f for f in rest if f not in inside]
+            strata.append(inside)
+        strata = [stratum for stratum in (*strata, rest) if len({f.case.id for f in stratum}) >= ENOUGH]
+        strata.sort(key=len, reverse=True)
+        return strata[misses % len(strata)] if strata else left
+
     def _time(self) -> bool:
         return time.process_time() < self._until
 
@@ -245,7 +343,7 @@ class Search:
         candidates = sorted(order, key=lambda model: order[model])[:CANDIDATES]
         sample = self._sample(screen, left)
         weights = [self._bench.weigh(model, sample) for model in candidates]
-        weights = [w for w in weights if w.by_numbers or not w.contradicted]
+        weights = [w for w in weights if w.by_numbers or "faint" in w.words or not w.contradicted]
         return sorted(weights, key=self._rank)
 
     def _sample(self, screen: Sequence[Failure], left: Sequence[Failure]) -> list[Failure]:
@@ -257,8 +355,11 @@ class Search:
                     chosen.setdefault((f.case.id, f.dtype), f)
         return list(chosen.values())
 
-    def _rank(self, weight: Weight) -> tuple[float, int, int]:
-        return -weight.score, -len(weight.model.features), self._place[weight.model.name]
+    def _rank(self, weight: Weight) -> tuple[bool, float, int, int]:
+        weak = (
+            bool(weight.contradicted) and not weight.by_numbers
+        )  # against NaN alone any contradiction decides
+        return weak, -weight.score, -len(weight.model.features), self._place[weight.model.name]
 
     def _enough(self, model: Model) -> bool:
         cases: set[str] = set()

@@ -17,8 +17,17 @@ LIKELY = 60
 LARGE = 50_000
 """Elements of inputs above which a row is left to the last count."""
 
-WORTH: dict[Word, float] = {"same": 1.0, "alike": 0.75, "partly": -0.25, "right": 0.0, "other": -0.5}
+WORTH: dict[Word, float] = {
+    "same": 1.0,
+    "faint": 0.25,
+    "alike": 0.75,
+    "partly": -0.25,
+    "right": 0.0,
+    "other": -0.5,
+}
 CONTRADICTION = 1.0
+EXPLAINED: tuple[Word, ...] = ("same", "faint", "alike")
+"""Words of a model that reproduces a row."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class Weight:
     @property
     def explains(self) -> int:
         """How many rows of the sample it reproduces."""
-        return sum(word in ("same", "alike") for word in self.words)
+        return sum(word in EXPLAINED for word in self.words)
 
     @property
     def by_numbers(self) -> bool:
@@ -78,7 +87,7 @@ class Bench:
     def explains(self, model: Model, failure: Failure, partly: bool = False) -> bool:
         """Whether a model reproduces a failing row, or what is wrong in it."""
         word = self._glance(model, failure)
-        return word in ("same", "alike") or (partly and word == "partly")
+        return word in EXPLAINED or (partly and word == "partly")
 
     def partial(self, among: Container[str]) -> set[str]:
         """The names of models that reproduce what is wrong in some row, and not the whole row; the likeliest."""

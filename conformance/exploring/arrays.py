@@ -21,9 +21,9 @@ SHARE = {"r": 60, "s": 10, "d": 95, "e": 60}
 def arrays(recipe: Recipe) -> dict[str, Array]:
     """Every array of the call, by argument name; floating ones as float64, exact in the recipe's dtype."""
     shapes = shapes_of(recipe)
-    inputs = {name: _operand(recipe, name, shape) for name, shape in shapes.items()}
+    inputs = {name: _held(recipe, _operand(recipe, name, shape)) for name, shape in shapes.items()}
     if recipe.sinks:
-        inputs["sinks"] = _made(recipe, "sinks", (recipe.heads,))
+        inputs["sinks"] = _held(recipe, _made(recipe, "sinks", (recipe.heads,)))
     if recipe.mask:
         inputs["mask"] = mask(recipe)
     if recipe.bias:
@@ -96,6 +96,11 @@ def _operand(recipe: Recipe, name: str, shape: tuple[int, ...]) -> Array:
     return _made(recipe, name, shape)
 
 
+def _held(recipe: Recipe, array: Array) -> Array:
+    """Without what lies below the smallest number of float16."""
+    return np.round(array * 2.0**24) * 2.0**-24 if recipe.dtype == "float16" else array
+
+
 def _made(recipe: Recipe, name: str, shape: tuple[int, ...]) -> Array:
     operand = "weights" if name in WEIGHTS else "biases" if name in BIASES else name
     family = recipe.family(operand)
@@ -155,7 +160,7 @@ def bias(recipe: Recipe) -> Array:
     """A bias: numbers of a family, `x` with some large negative ones, `y` with some of -inf; never a whole row."""
     shape, kind = _axes(recipe, recipe.bias)
     family = {"x": "n1", "y": "n1"}.get(kind, kind)
-    made = numbers(family, shape, recipe.dtype, "attn_bias", recipe.stream)
+    made = _held(recipe, numbers(family, shape, recipe.dtype, "attn_bias", recipe.stream))
     if kind in ("x", "y"):
         words = grid(key("bias", recipe.stream), shape) >> np.uint64(20)
         low = -np.inf if kind == "y" else HIDDEN[recipe.stream % 2]

@@ -1,28 +1,16 @@
 """Numbers without state: word number i of a stream is a function of the stream's key and of i alone.
 
-Whole numbers of 64 bits by the finaliser of SplitMix64, so that every machine draws the same.
+Seeded operands of the vectors are made of the same words (conformance/vectors/words.py).
 """
 
 from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-Words = npt.NDArray[np.uint64]
+from conformance.vectors.words import MASK, Words, mix, mixed
+
 T = TypeVar("T")
-
-MASK = 2**64 - 1
-STEP = 0x9E3779B97F4A7C15
-FIRST, SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-
-
-def mix(word: int) -> int:
-    """A word of 64 bits, well mixed."""
-    word = (word + STEP) & MASK
-    word = ((word ^ (word >> 30)) * FIRST) & MASK
-    word = ((word ^ (word >> 27)) * SECOND) & MASK
-    return word ^ (word >> 31)
 
 
 def key(*parts: int | str) -> int:
@@ -33,15 +21,6 @@ def key(*parts: int | str) -> int:
         for code in codes:
             word = mix(word ^ mix(code & MASK))
     return word
-
-
-def mixed(words: Words) -> Words:
-    """The same as `mix` of many words at once."""
-    with np.errstate(over="ignore"):
-        words = words + np.uint64(STEP)
-        words = (words ^ (words >> np.uint64(30))) * np.uint64(FIRST)
-        words = (words ^ (words >> np.uint64(27))) * np.uint64(SECOND)
-    return words ^ (words >> np.uint64(31))
 
 
 def grid(start: int, shape: Sequence[int]) -> Words:

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from conformance.exploring import sizes, smaller
+from conformance.exploring import earlier, sizes, smaller
 from conformance.exploring.arrays import spans
 from conformance.exploring.counter import Dice, key
 from conformance.exploring.memory import LAYOUTS
@@ -21,6 +21,8 @@ OPTIONS = (
     "returned", "cache", "gqa", "value_dim", "several",
 )  # fmt: skip
 """What is met pairwise on each path; `several` is a batch of entries that differ."""
+SERVED = ("window", "kv_lengths", "attn_bias", "mask", "softcap", "sinks", "is_causal", "gqa", "several")
+"""What comes together in calls of one query."""
 SHARES = {SDPA: 6, SDPA_VJP: 2, MHA: 1, MHA_VJP: 1}
 """How often each operation is drawn."""
 TRIES = 12
@@ -100,12 +102,19 @@ def _recipe(claims: Claims, operation: str, options: set[str], path: str, dice: 
     for name in claims.options(operation):
         if dice.chance(6):
             options = options | {name}
+    if path == "one" and dice.chance(30):  # a served call has several at once
+        served = [name for name in SERVED if name in claims.options(operation)]
+        options = options | {dice.choice(served) for _ in range(3) if served}
     recipe = _sized(claims, operation, options, path, dice)
     recipe = _optional(claims, recipe, options, path, dice)
     return _filled(claims, recipe, dice)
 
 
 # Sizes
+
+
+LARGE = ("", "width", "heads", "entries")
+"""What alone is large in a call of next to nothing; empty: no such call."""
 
 
 def _sized(claims: Claims, operation: str, options: set[str], path: str, dice: Dice) -> Recipe:
@@ -117,63 +126,104 @@ def _sized(claims: Claims, operation: str, options: set[str], path: str, dice: D
     power = powers[0] if dice.chance(70) else dice.choice(powers[1:])
     small = power == powers[0]
     least = 0 if "empty" in claims.features and dice.chance(5) else 1
-    kv_len = sizes.length(dice, most, least)
+    large = dice.choice(LARGE[1:]) if dice.chance(18) else ""
+    tiles = "" if large or not backward or dice.chance(50) else dice.choice(("q_len", "q_len", "kv_len"))
+    if large:
+        most = min(most, 33 if large == "width" else 17)
+    kv_len = sizes.length(dice, 17 if tiles == "q_len" else most, least)
+    long = sizes.length(dice, 17 if tiles == "kv_len" else most, least)
     q_len = {
-        "one": 1,
-        "few": dice.between(2, 8),
-        "chunk": dice.between(1, max(kv_len - 1, 1)),
-        "square": kv_len,
-        "long": sizes.length(dice, most, least),
-    }[path]
-    if path == "one" and claims.size == "kernel" and not layer and not backward and dice.chance(40):
+        "one": 1, "few": dice.between(2, 8), "chunk": dice.between(1, max(kv_len - 1, 1)), "square": kv_len,
+        "long": long,
+    }[path]  # fmt: skip
+    if tiles == "q_len" and path != "one":
+        q_len = long
+    if path == "one" and claims.size == "kernel" and not (layer or backward or large) and dice.chance(40):
         kv_len = dice.between(512, most)
-    d_k = d_v = sizes.width(dice, small)
-    if "value_dim" in options:
-        d_k, d_v = dice.choice(sizes.PAIRS) if not small else (d_k, sizes.width(dice, small))
-    heads, groups = dice.choice(((1, 1), (2, 2), (3, 3), (1, 1))), 0
-    pair = dice.choice(sizes.HEADS) if "gqa" in options else heads
+    d_k, d_v = _widths(options, large, tiles, small, dice)
+    heads, groups = _heads(claims, options, large, tiles, dice)
     batch: tuple[int, ...] = dice.choice(((), (1,), (1,), (2,)))
     if "kv_lengths" in options and not batch:
         batch = (1,)
     if "several" in options:
         batch = dice.choice(((2,), (3,), (2, 2), (5,), (9,), (33,)))
-    if claims.size == "kernel" and not layer and not backward and dice.below(400) == 0:
+    if large == "entries":
+        batch = (dice.choice(sizes.ENTRIES),)
+    elif claims.size == "kernel" and not layer and not backward and dice.below(400) == 0:
         batch, q_len, kv_len, d_k, d_v = (dice.choice(sizes.MANY),), 1, dice.between(1, 2), 1, 1
-        pair = (1, 1)
+        heads, groups = 1, 1
     if least == 0 and dice.chance(20):
         batch = (0,)
     recipe = Recipe(
-        operation, dice.choice(claims.dtypes), batch, pair[0], pair[1] or groups, q_len, kv_len, d_k, d_v,
+        operation, dice.choice(claims.dtypes), batch, heads, groups, q_len, kv_len, d_k, d_v,
         widths=tuple(dice.choice((1, 3, 8, 9, 16, 33, 64)) for _ in range(4)) if layer else (),
         stream=dice.below(2**24),
     )  # fmt: skip
     if layer and dice.chance(25):  # square weights
         recipe = replace(recipe, widths=(recipe.d_k, recipe.d_k, recipe.d_v, recipe.d_k))
-    return _within(recipe, 2**power, path, dice)
+    kept = {"width": "d", "heads": "h", "entries": "b", "q_len": "q", "kv_len": "k"}.get(large or tiles, "")
+    return _within(recipe, 2**power, path, kept, dice)
 
 
-def _within(recipe: Recipe, work: int, path: str, dice: Dice) -> Recipe:
-    """Smaller in what matters least, until it takes no more than so much work."""
-    while recipe.work > work or recipe.elements > sizes.ELEMENTS:
-        smaller = [
-            replace(
-                recipe, batch=tuple(n // 2 if n > 2 else min(n, 1) if n < 2 else n for n in recipe.batch)
-            ),
-            replace(recipe, d_k=max(recipe.d_k // 2, 1), d_v=max(recipe.d_v // 2, 1)),
-            replace(recipe, heads=recipe.groups if recipe.heads > recipe.groups else 1, groups=1)
-            if recipe.heads % recipe.groups == 0 and recipe.heads > 2
-            else recipe,
-            replace(recipe, q_len=recipe.kv_len // 2, kv_len=recipe.kv_len // 2)
-            if path == "square"
-            else replace(recipe, q_len=max(recipe.q_len // 2, 1)),
-        ]
-        smaller = [each for each in smaller if each != recipe and each.work < recipe.work]
-        if not smaller:
+def _widths(options: set[str], large: str, tiles: str, small: bool, dice: Dice) -> tuple[int, int]:
+    if large == "width":
+        d_k = dice.choice(sizes.WIDE)
+        pair = dice.choice((*sizes.PAIRS, (d_k, 8), (8, d_k), (64, d_k)))
+        return pair if "value_dim" in options else (d_k, d_k)
+    if large or tiles:
+        small = True
+    d_k = d_v = sizes.width(dice, small)
+    if large or tiles:
+        d_k = d_v = min(d_k, dice.choice((1, 2, 4)))
+    if "value_dim" in options:
+        d_k, d_v = dice.choice(sizes.PAIRS) if not small else (d_k, sizes.width(dice, small))
+    return d_k, d_v
+
+
+def _heads(claims: Claims, options: set[str], large: str, tiles: str, dice: Dice) -> tuple[int, int]:
+    heads = dice.choice(((1, 1), (2, 2), (3, 3), (1, 1)))
+    if large == "heads":
+        crowd = [pair for pair in sizes.CROWD if "gqa" in options or pair[0] == pair[1]]
+        return dice.choice(crowd)
+    if tiles and "gqa" in claims.features and dice.chance(60):
+        return dice.choice(sizes.GROUPED)
+    return dice.choice(sizes.HEADS) if "gqa" in options else heads
+
+
+def _within(recipe: Recipe, work: int, path: str, kept: str, dice: Dice) -> Recipe:
+    """Smaller in what matters least, until it takes no more than so much work; what is kept comes last."""
+    while recipe.work > work or recipe.elements > sizes.ELEMENTS or _crowded(recipe):
+        smaller = _less(recipe, path)
+        other = [each for letter, each in smaller if letter not in kept]
+        less = other or [each for _, each in smaller]
+        if not less:
             return replace(recipe, kv_len=max(recipe.kv_len // 2, 1))
-        recipe = dice.choice(smaller)
+        recipe = dice.choice(less)
         if recipe.heads % recipe.groups:
             recipe = replace(recipe, groups=1)
     return recipe
+
+
+def _crowded(r: Recipe) -> bool:
+    """Whether heads of entries are more than can be judged one by one in little time."""
+    return r.heads > 1 and r.heads * r.entries > sizes.PLACES
+
+
+def _less(r: Recipe, path: str) -> list[tuple[str, Recipe]]:
+    """Recipes that take less work, with the letter of what is smaller in each."""
+    batch = tuple(n // 2 if n > 2 else min(n, 1) if n < 2 else n for n in r.batch)
+    found = [
+        ("b", replace(r, batch=batch)),
+        ("d", replace(r, d_k=max(r.d_k // 2, 1), d_v=max(r.d_v // 2, 1))),
+    ]
+    if r.heads % r.groups == 0 and r.heads > 2:
+        found.append(("h", replace(r, heads=r.groups if r.heads > r.groups else 1, groups=1)))
+    if path == "square" and r.q_len == r.kv_len:
+        found.append(("qk", replace(r, q_len=r.kv_len // 2, kv_len=r.kv_len // 2)))
+    else:
+        found.append(("q", replace(r, q_len=max(r.q_len // 2, 1))))
+        found.append(("k", replace(r, kv_len=max(r.kv_len // 2, 1))) if r.q_len <= 4 else found[-1])
+    return [(letter, each) for letter, each in found if each != r and each.work < r.work]
 
 
 # Options
@@ -283,8 +333,19 @@ def _filled(claims: Claims, recipe: Recipe, dice: Dice) -> Recipe:
         operands = [name for name in ("query", "key", "value") if len(r.batch) or not r.layer]
         r = replace(r, memory=((dice.choice(operands), dice.choice(LAYOUTS)),)) if operands else r
     if dice.chance(12):
-        r = replace(r, again="same" if dice.chance(40) else dice.choice(("query", "key", "value")))
+        r = replace(r, again=_again(r, dice))
     return r
+
+
+def _again(r: Recipe, dice: Dice) -> str:
+    """What the call before it differs in."""
+    kind = dice.below(100)
+    others = earlier.others(r)
+    if kind < 25:
+        return "same"
+    if kind < 50 or (kind < 80 and not others):
+        return dice.choice(("query", "key", "value"))
+    return dice.choice(others) if kind < 80 else earlier.SHAPE
 
 
 FAR = {

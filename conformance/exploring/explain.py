@@ -4,14 +4,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from conformance.exploring import smaller
+from conformance.exploring.boundary import condition
+from conformance.exploring.earlier import NUMBERS, SAME, SHAPE
+from conformance.exploring.entries import MANY
+from conformance.exploring.numbers import ZEROS
 from conformance.exploring.recipe import Recipe
 from conformance.exploring.reduce import Reduction
 
-CALLS = 70
-SIZES = ("kv_len", "q_len", "d_k", "d_v", "heads", "kv_heads", "batch")
-WORDS = {"batch": "batch entries", "heads": "heads", "kv_heads": "key heads"}
+CALLS = 160
+SPARE = 40
+"""Calls that are left for what comes later."""
+SIZES = ("kv_len", "length", "left", "q_len", "d_k", "d_v", "heads", "kv_heads", "batch")
+ASKS, FEW = {"kv_len": 18, "length": 14, "left": 14, "q_len": 14}, 10
+"""How many sizes of an axis are asked for."""
+MOST = {"kv_len": 1100, "q_len": 520, "d_k": 257, "d_v": 257, "heads": 65, "kv_heads": 65, "batch": 65}
+"""How far a size is taken up, unless the smallest that fails is large itself."""
+LABELS = {
+    "kv_heads": "key heads", "batch": "batch entries", "length": "a length",
+    "left": "the left side of the window",
+}  # fmt: skip
+FREE = {**LABELS, "batch": "the batch"}
+SHAPED = {
+    "l": "one loud token in {}", "c": "numbers in {} that cancel", "t": "neighbouring tokens of {} that are equal",
+    "f": "numbers in {} that use all bits of the dtype",
+}  # fmt: skip
 NAMES = {
-    "again": "a call before it", "memory": "the layout of an operand in memory", "poison": "NaN in what is hidden",
+    "memory": "the layout of an operand in memory", "poison": "NaN in what is hidden",
     "cache": "a past", "biases": "a bias of a projection",
 }  # fmt: skip
 FAR = "logits far from zero"
@@ -25,17 +43,21 @@ class Needs:
     sizes: tuple[str, ...]
     dtypes: tuple[str, ...]
     free: tuple[str, ...]  # what it does not depend on
+    before: str = ""  # what is another one in the call before
 
     def sentence(self) -> str:
         """`window and kv_lengths, kv_len a multiple of 16; float32 and bfloat16; not the batch, the heads`."""
         what = [
-            *([joined([NAMES.get(name, name) for name in self.options])] if self.options else []),
+            *([joined([self._named(name) for name in self.options])] if self.options else []),
             *self.sizes,
         ]
         parts = [", ".join(what) or "always", joined(self.dtypes)]
         if self.free:
             parts.append(f"it does not depend on {joined(self.free)}")
         return "; ".join(parts)
+
+    def _named(self, name: str) -> str:
+        return differs(self.before) if name == "again" else NAMES.get(name, name)
 
 
 def joined(words: Sequence[str]) -> str:
@@ -44,24 +66,67 @@ def joined(words: Sequence[str]) -> str:
 
 
 def explain(reduction: Reduction, dtypes: Sequence[str], room: Callable[[Recipe], bool]) -> Needs:
-    """Experiments around the smallest call: each option off, each size up, each dtype."""
+    """Experiments around the smallest call: each option off, each size up, other numbers, each dtype."""
     r = reduction.now
     options = tuple(name for name in smaller.given(r) if not _optional(name, r))
     sizes, free = [], []
+    sure = reduction.fails(_otherwise(r)) or reduction.fails(_otherwise(_otherwise(r)))
     for name in SIZES:
         if not applies(name, r):
             continue
         found = _size(reduction, name, r, room)
         if found == "":
-            free.append("the batch" if name == "batch" else name.replace("kv_heads", "key heads"))
-        elif found:
+            free.append(FREE.get(name, name))
+        elif found and (sure or found.endswith("or more")):  # else it is chance which sizes fail
             sizes.append(found)
-    if any(r.family(name)[0] == "p" for name in ("query", "key")):
-        sizes.append(FAR)
-    elif {r.family(name) for name in ("query", "key")} <= {"Z"} and not r.layer:
-        free.append("the numbers in query and key")
+    sizes += [] if sure else ["with some numbers"]
+    conditions, independent = numbers(reduction)
     failing = [d for d in dtypes if d == r.dtype or reduction.fails(replace(r, dtype=d))]
-    return Needs(options, tuple(sizes), tuple(failing), tuple(free))
+    return Needs(options, (*sizes, *conditions), tuple(failing), (*free, *independent), r.again)
+
+
+def differs(again: str) -> str:
+    """The call before, and in what it differs."""
+    if again == SAME:
+        return "the same call before it"
+    if again == SHAPE:
+        return "a call before it of this shape, and one of more keys"
+    one = "one number of " if again in (*NUMBERS, "sinks") else ""
+    return f"a call before it with {one}{again} changed"
+
+
+def numbers(reduction: Reduction) -> tuple[list[str], list[str]]:
+    """What the numbers have to be, and where they do not matter."""
+    r = reduction.now
+    query, key = r.family("query"), r.family("key")
+    if "p" in (query[0], key[0]):
+        powers = [int(family[1:]) if family[0] == "p" else 0 for family in (query, key)]
+        far = "query" if query[0] == "p" else "key"
+        if "O" not in (query[0], key[0]) and not all(powers):
+            return [FAR], []
+        if reduction.fails(r.made_of(far, f"p{-int(r.family(far)[1:])}")):
+            return [FAR], []
+        negative = (powers[0] < 0) ^ (powers[1] < 0) ^ (r.scale is not None and r.scale < 0)
+        return [f"logits far {'below' if negative else 'above'} zero"], []
+    found = [
+        words.format(name)
+        for name in ("query", "key", "value")
+        if (words := SHAPED.get(r.family(name)[0])) is not None
+    ]
+    if found or r.layer:
+        return found, []
+    if {query, key} <= {ZEROS}:
+        scattered = [
+            replace(r.made_of("query", f).made_of("key", f), stream=r.stream) for f in ("S", "n0", "i")
+        ]
+        if any(reduction.fails(other) for other in scattered):
+            return [], ["the numbers in query and key"]
+        return ["logits that are equal"], []
+    above, below = (r.made_of("query", "p2").made_of("key", f"p{power}") for power in (2, -2))
+    signs = [reduction.fails(above), reduction.fails(below)]
+    if signs == [True, False]:
+        return ["logits above zero"], []
+    return (["logits below zero"], []) if signs == [False, True] else ([], [])
 
 
 def _optional(name: str, r: Recipe) -> bool:
@@ -71,11 +136,15 @@ def _optional(name: str, r: Recipe) -> bool:
 
 def applies(name: str, r: Recipe) -> bool:
     """Whether a size means something for a recipe."""
+    if name == "length":
+        return isinstance(r.lengths, tuple) and 1 < max(r.lengths, default=0) < r.kv_len
+    if name == "left":
+        return r.window is not None and (r.window[0] or 0) > 1
     return not (name == "q_len" and r.q_len == r.kv_len and r.q_len > 1)
 
 
-def resized(r: Recipe, name: str, size: int) -> Recipe:
-    """The recipe with another size."""
+def resized(r: Recipe, name: str, size: int, tied: bool = True) -> Recipe:
+    """The recipe with another size; widths of heads that are the same stay so where they are tied."""
     if name == "kv_len":
         return smaller.of_keys(r, size)
     if name == "q_len":
@@ -90,66 +159,59 @@ def resized(r: Recipe, name: str, size: int) -> Recipe:
     if name == "kv_heads":
         return replace(r, heads=r.heads // r.groups * size, groups=size)
     if name in ("d_k", "d_v"):
-        return replace(r, d_k=size, d_v=size) if r.d_k == r.d_v else smaller.of_width(r, name, size)
+        return replace(r, d_k=size, d_v=size) if tied and r.d_k == r.d_v else smaller.of_width(r, name, size)
+    behind = r.kv_len - size_of(
+        r, name
+    )  # of a length or a side of a window: as many keys behind it as before
+    longer = smaller.of_keys(r, size + behind) if size + behind > r.kv_len else r
+    if name == "length":
+        assert isinstance(r.lengths, tuple)
+        longest = max(r.lengths)
+        return replace(longer, lengths=tuple(size if n == longest else n for n in r.lengths))
+    if name == "left" and r.window is not None:
+        return replace(longer, window=(size, r.window[1]))
     raise ValueError(name)
 
 
 def size_of(r: Recipe, name: str) -> int:
     """A size of a recipe; that of `heads` is how many share a key head."""
     sizes = {"kv_len": r.kv_len, "q_len": r.q_len, "d_k": r.d_k, "d_v": r.d_v, "batch": r.entries}
+    if name == "length":
+        return max(r.lengths) if isinstance(r.lengths, tuple) else 0
+    if name == "left":
+        return (r.window or (0, 0))[0] or 0
     return {**sizes, "heads": r.heads // r.groups, "kv_heads": r.groups}[name]
 
 
 def _size(reduction: Reduction, name: str, r: Recipe, room: Callable[[Recipe], bool]) -> str | None:
     """What is said of a size: nothing needed (empty), a condition, or None where it could not be found out."""
-    m = size_of(r, name)
-    tied = name == "d_v" and r.d_k == r.d_v
-    if tied:
+    tied = r.d_k == r.d_v and not reduction.apart
+    if name == "d_v" and tied:
         return None
-    label = {"kv_heads": "key heads", "batch": "batch entries"}.get(name, name)
-    if name == "heads" and (r.groups > 1 or m > 1):
+    label = LABELS.get(name, name)
+    if name == "heads" and (r.groups > 1 or r.heads > 1):
         label = "heads to a key head"
-    if name == "d_k" and r.d_k == r.d_v:
+    if name == "d_k" and tied:
         label = "d_k and d_v"
-    asked: dict[int, bool] = {m: True}
 
     def fails(n: int) -> bool | None:
-        made = resized(r, name, n)
+        made = resized(r, name, n, tied)
         if n < 1 or not room(made):
             return None
-        if n not in asked:
-            asked[n] = reduction.fails(made)
-        return asked[n]
+        return reduction.fails(made) or (  # a call may be right by chance: once more with other numbers
+            reduction.left > SPARE and reduction.fails(_otherwise(made))
+        )
 
-    up = [m + 1, m + 2, 2 * m, 2 * m + 1, 3 * m, 4 * m] if m > 1 else [2, 3, 4, 8, 17]
-    if m > 4:  # the same rest in tiles of up to 64
-        up += [m + 32, m + 64]
-    if name in ("heads", "kv_heads", "batch", "d_k", "d_v"):
-        up = [m + 1, 2 * m, 4 * m] if m > 1 else [2, 3]
-    for n in up:
-        fails(n)
-    beyond = {n: failed for n, failed in asked.items() if n > m}
-    if not beyond:
-        return None
-    if all(beyond.values()):
-        return "" if m <= 1 else f"{label} {m} or more"
-    if not any(beyond.values()):
-        return f"{label} {m}"
-    passing, failing = (
-        sorted(n for n, f in beyond.items() if not f),
-        sorted(n for n, f in beyond.items() if f),
-    )
-    if m > 1 and all(n % m == 0 for n in failing) and all(n % m for n in passing):
-        return f"{label} a multiple of {m}"
-    if max(failing) < min(passing):  # up to somewhere
-        low, high = max(failing), min(passing)
-        while high - low > 1 and (middle := (low + high) // 2) not in asked:
-            low, high = (middle, high) if fails(middle) else (low, middle)
-        return f"{label} at most {low}" if m <= 1 else f"{label} from {m} to {low}"
-    if min(failing) > max(passing):
-        return f"{label} {m}, and {min(failing)} or more"
-    for tile in (2, 4, 8, 16, 32, 64, 128, 256):
-        rests = {n % tile for n in (m, *failing)}
-        if len(rests) == 1 and all(n % tile not in rests for n in passing) and fails(m + tile) is not False:
-            return f"{label} with a rest of {rests.pop()} in {tile}"
-    return f"{label} {', '.join(map(str, [m, *failing]))} but not {', '.join(map(str, passing))}"
+    most = max(MOST.get(name, 520), 3 * size_of(r, name) + 1)
+    if name == "batch" and r.again:
+        most = MANY  # of more some are judged, and not for certain the one whose number is changed
+    if name == "d_k" and any(r.family(each)[0] == "p" for each in ("query", "key")):
+        most = 4  # the usual scale makes far logits of wider heads less far
+    found = condition(size_of(r, name), fails, ASKS.get(name, FEW), most)
+    return f"{label} {found}" if found else found
+
+
+def _otherwise(r: Recipe) -> Recipe:
+    """The same call with other numbers of the same kind."""
+    plain = {name: family for name, family in r.data if family[0] in "pltcf"}
+    return replace(r, data=tuple(sorted(plain.items())), stream=r.stream + 1)

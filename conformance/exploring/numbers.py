@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conformance.exploring.counter import Words, grid, key, mix, mixed
+from conformance.exploring.counter import grid, key
 from conformance.vectors.generate.draws import round_to_bits
+from conformance.vectors.words import Words, mix, mixed
 
 Array = npt.NDArray[np.float64]
 

@@ -52,7 +52,7 @@ class Recipe:
     poison: str = ""  # NaN in what must not be read: `n` behind the lengths, `s` behind all that hides
     memory: tuple[tuple[str, str], ...] = ()  # operand -> how it lies in memory
     again: str = (
-        ""  # asked after the same call (`same`), or after one that differs in one number of an operand
+        ""  # asked after the same call (`same`), one with another operand or option, or calls of two shapes
     )
     stream: int = 0  # where its numbers come from
 
@@ -115,6 +115,11 @@ _OPERANDS = {
     "sinks": "s", "attn_bias": "a", "mask": "m", "weights": "w", "biases": "b",
 }  # fmt: skip
 """Operands that a recipe says something of; the weights of a layer are one, and so are its biases."""
+_AGAIN = {
+    **_OPERANDS, "same": "same", "shape": "shape", "kv_lengths": "n", "is_causal": "c", "window": "wi",
+    "scale": "sc", "softcap": "u",
+}  # fmt: skip
+"""What the call before a call differs in."""
 
 
 def token(recipe: Recipe) -> str:
@@ -140,7 +145,7 @@ def _written(name: str, value: Any) -> str:
     if name in ("data", "memory"):
         return ",".join(f"{_OPERANDS[operand]}{what}" for operand, what in value)
     if name == "again":
-        return value if value == "same" else f"{_OPERANDS[value]}"
+        return _AGAIN[value]
     if value is True:
         return ""
     if name == "offset" and isinstance(value, tuple):
@@ -185,7 +190,7 @@ def _read(name: str, text: str) -> Any:
         "window": lambda t: tuple(int(x) if x else None for x in t.split(",")),
         "scale": float,
         "softcap": float,
-        "again": lambda t: t if t == "same" else _turned(_OPERANDS)[t],
+        "again": lambda t: _turned(_AGAIN)[t],
     }
     if name in reading:
         return reading[name](text)

@@ -49,6 +49,16 @@ class Reduction:
         tried = self.known[recipe]
         return tried.failed and tried.kind == self._kind
 
+    @property
+    def left(self) -> int:
+        """Calls that may still be asked."""
+        return self._left
+
+    @property
+    def apart(self) -> bool:
+        """Whether d_k and d_v may differ."""
+        return self._allowed(replace(self.now, d_k=1, d_v=2))
+
     def more(self, calls: int) -> None:
         """Allows so many calls from now on."""
         self._left = calls
@@ -189,12 +199,11 @@ class Reduction:
                 self.take(replace(self.now, widths=tuple(widths)))
         if r.d_k == r.d_v and r.d_k > 1:
             self._down(r.d_k, lambda r, n: smaller.of_width(r, "both", n))
-        for name in ("d_k", "d_v"):
-            if self.now.d_k != self.now.d_v and getattr(self.now, name) > 1:
+        for name in ("d_v", "d_k"):
+            if (self.apart or self.now.d_k != self.now.d_v) and getattr(self.now, name) > 1:
                 self._down(getattr(self.now, name), partial(_width, name))
         if self.now.d_k != self.now.d_v:
             self.take(smaller.of_width(self.now, "both", min(self.now.d_k, self.now.d_v)))
-            self.take(smaller.of_width(self.now, "both", max(self.now.d_k, self.now.d_v)))
 
     def _numbers(self) -> None:
         for operand in smaller.operands(self.now):

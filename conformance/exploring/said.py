@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from conformance.dtypes import cast
-from conformance.exploring.arrays import changed
+from conformance.exploring.earlier import SAME, SHAPE, earlier
+from conformance.exploring.explain import differs
 from conformance.exploring.numbers import ONES, RAMP, SCRAMBLED, TURN, ZEROS
 from conformance.exploring.recipe import Recipe
 from conformance.exploring.trial import Tried
@@ -34,9 +35,8 @@ def line(recipe: Recipe, case: Case) -> str:
     """The operation, shapes, options and dtype."""
     words = [f"{name} {_shape(array)}{_what(recipe, name, array)}" for name, array in case.inputs.items()]
     words += [f"{name}={_plain(value)}" for name, value in case.options.items()]
-    before = {"": "", "same": ", asked twice"}.get(
-        recipe.again, f", after a call that differs in one number of {recipe.again}"
-    )
+    before = f", after {differs(recipe.again).replace(' before it', '')}" if recipe.again else ""
+    before = ", asked twice" if recipe.again == SAME else before
     memory = "".join(f", {name} {how} in memory" for name, how in recipe.memory)
     return f"{recipe.operation}({', '.join(words)}) in {recipe.dtype}{memory}{before}"
 
@@ -63,7 +63,7 @@ def _plain(value: Any) -> str:
 def snippet(tried: Tried, source: str, array_type: str = "numpy") -> str:
     """A program under 15 lines that shows what came and what was expected; nothing where the arrays are too large."""
     case, recipe, row = tried.case, tried.recipe, tried.row
-    if case is None or row is None or recipe.again == "same":
+    if case is None or row is None or recipe.again in (SAME, SHAPE):
         return ""
     lines = ["import numpy as np", *_imports(source, recipe, array_type)]
     given = case.operands(recipe.dtype)
@@ -80,13 +80,15 @@ def snippet(tried: Tried, source: str, array_type: str = "numpy") -> str:
     arguments += [f"{name}={_plain(value)}" for name, value in case.options.items()]
     name = _attribute(source) or recipe.operation
     if recipe.again:
-        before = changed(recipe, given)[recipe.again]
-        flat = np.argwhere((before != given[recipe.again]).ravel()).ravel()
-        if flat.size:
-            at, value = int(flat[0]), float(before.ravel()[int(flat[0])])
-            lines.append(f"before = {recipe.again}.copy(); before.flat[{at}] = {value!r}")
-            first = [_instead(a, recipe.again, to) for a in arguments]
-            lines.append(f"{name}({', '.join(first)})")
+        ((first, options),) = earlier(recipe, given)
+        instead = [n for n in given if not same(first[n], given[n])]
+        for n in instead:
+            if not (written := expression(recipe, "", first[n].astype(given[n].dtype))):
+                return ""
+            lines.append(f"before = {written}")
+        called = [f"{n}={to.format('before' if n in instead else n)}" for n in given if n in first]
+        called += [f"{n}={_plain(value)}" for n, value in options.items()]
+        lines.append(f"{name}({', '.join(called)})")
     lines.append(f"got = {name}({', '.join(arguments)})")
     if row.worst is not None:
         index = ", ".join(map(str, row.worst.index))
@@ -102,10 +104,11 @@ def snippet(tried: Tried, source: str, array_type: str = "numpy") -> str:
     return "\n".join(lines)
 
 
-def _instead(argument: str, operand: str, to: str) -> str:
-    """The argument of the call before."""
-    name, _, _ = argument.partition("=")
-    return f"{name}={to.format('before')}" if name == operand else argument
+def same(one: Array, other: Array) -> bool:
+    """Whether two arrays hold the same."""
+    return one.shape == other.shape and np.array_equal(
+        one.astype(np.float64), other.astype(np.float64), equal_nan=True
+    )
 
 
 def _number(value: float) -> str:

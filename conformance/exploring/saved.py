@@ -11,6 +11,7 @@ import numpy as np
 
 from conformance.errors import UsageError
 from conformance.exploring.arrays import changed
+from conformance.exploring.earlier import NUMBERS, SAME, earlier
 from conformance.exploring.recipe import Recipe
 from conformance.exploring.said import held
 from conformance.exploring.trial import Tried
@@ -45,6 +46,7 @@ def case_file(
         "memory": dict(case.memory),
         "rows": _rows(case),
         "before": _before(recipe, case),
+        "earlier": _earlier(recipe, case),
         "target": source,
         "accuracy": policy,
         "verdict": row.verdict,
@@ -65,12 +67,28 @@ def _before(recipe: Recipe, case: Case) -> dict[str, Any] | None:
     """The operands of the call that is made before, where they are others; none of them: the same call."""
     if not recipe.again:
         return None
-    if recipe.again == "same":
+    if recipe.again == SAME:
         return {}
+    if recipe.again not in NUMBERS:
+        return None
     given = case.operands(recipe.dtype)
     return {
         recipe.again: encode_array(changed(recipe, given)[recipe.again].astype(given[recipe.again].dtype))
     }
+
+
+def _earlier(recipe: Recipe, case: Case) -> list[dict[str, Any]]:
+    """The calls that are made before, where more than one number of an operand is another one."""
+    if recipe.again in ("", SAME, *NUMBERS):
+        return []
+    calls = [replace(case, inputs=inputs, options=given) for inputs, given in earlier(recipe, case.inputs)]
+    return [
+        {
+            "options": dict(call.options),
+            "inputs": {n: encode_array(a) for n, a in call.operands(recipe.dtype).items()},
+        }
+        for call in calls
+    ]
 
 
 def write_case(folder: Path, found: Mapping[str, Any]) -> Path:
@@ -102,9 +120,19 @@ def read_cases(path: Path) -> tuple[Case, ...]:
     try:
         inputs = {name: decode_array(name, entry) for name, entry in data["inputs"].items()}
         before = {name: decode_array(name, entry) for name, entry in (data["before"] or {}).items()}
+        calls = [
+            {**data, **call, "inputs": {n: decode_array(n, entry) for n, entry in call["inputs"].items()}}
+            for call in data.get("earlier", ())
+        ]
     except ProtocolError as error:
         raise UsageError(f"{path} is no case: {error}") from error
     case = _certified(path, data, inputs, data["id"])
+    if calls:
+        found = [
+            _certified(path, {**call, "rows": None}, call["inputs"], f"{data['id']}-before-{n}")
+            for n, call in enumerate(calls)
+        ]
+        return (*found, replace(case, id=f"{data['id']}-then"))
     if data["before"] is None:
         return (case,)
     if not before:

@@ -5,7 +5,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 
 from conformance.exploring import smaller
+from conformance.exploring.coverage import Coverage
 from conformance.exploring.draw import Claims, draw, needs
+from conformance.exploring.earlier import SHAPE
 from conformance.exploring.explain import CALLS as EXPLAINING
 from conformance.exploring.explain import Needs, applies, explain, resized, size_of
 from conformance.exploring.recipe import Recipe, token
@@ -60,6 +62,7 @@ class Judged:
 
     row: Row
     known: str = ""
+    tried: Tried | None = None
 
 
 @dataclass
@@ -72,6 +75,7 @@ class Tally:
     unclaimed: int = 0
     calls: int = 0
     found: list[Found] = field(default_factory=list)
+    coverage: Coverage = field(default_factory=Coverage)
 
 
 Event = Judged | Found
@@ -96,20 +100,22 @@ def explore(
         if tried.row is None:
             tally.unjudged += 1
             continue
-        tally.judged += tried.row.verdict != "unsupported"
+        if tried.row.verdict != "unsupported":
+            tally.judged += 1
+            tally.coverage.add(recipe)
         if not tried.failed:
-            yield Judged(tried.row)
+            yield Judged(tried.row, tried=tried)
             continue
         known = _known(trials, claims, tally, tried)
         if known is not None:
             known.again += 1
-            yield Judged(tried.row, known.name)
+            yield Judged(tried.row, known.name, tried)
             continue
         found = examine(trials, claims, tried, name)
         same = next((each for each in tally.found if each.key == found.key), None)
         if same is not None:
             same.again += 1
-            yield Judged(tried.row, same.name)
+            yield Judged(tried.row, same.name, tried)
             continue
         tally.found.append(found)
         yield found
@@ -169,7 +175,7 @@ def _alone(trials: Trials, tried: Tried, allowed: Callable[[Recipe], bool]) -> t
     first = trials.ask(recipe, _name(tried))
     if first.failed and first.kind == tried.kind:
         return first, ()
-    for again in dict.fromkeys((tried.recipe.again or "value", "same", "value", "query", "key")):
+    for again in dict.fromkeys((tried.recipe.again or "value", "same", "value", "query", "key", SHAPE)):
         if again != "same" or tried.kind.endswith("twice"):
             trials.restart()
             other = trials.ask(replace(recipe, again=again), _name(tried))
@@ -204,7 +210,10 @@ def evidence(reduction: Reduction, reduced: Tried) -> tuple[Tried, ...]:
     tried.sort(key=lambda t: (t.recipe.work, token(t.recipe)))
     varied = [t for t in tried if any(t.recipe.family(n)[0] not in "ZO" for n in ("query", "key"))]
     failing = [t for t in tried if t.kind == reduced.kind and t.failed]
-    telling = [t for t in failing if t in varied][:EVIDENCE]
+    telling = [t for t in failing if t in varied]
+    # several queries and keys tell mistakes apart that are alike in a call of one query
+    several = [t for t in telling if t.recipe.q_len > 2 and t.recipe.kv_len > 2]
+    telling = [*several[:EVIDENCE], *[t for t in telling if t not in several[:EVIDENCE]][: EVIDENCE // 2]]
     failing = telling + [t for t in failing if t not in telling][:EVIDENCE]
     return (*failing, *[t for t in tried if not t.failed][: 2 * EVIDENCE])
 
@@ -231,7 +240,7 @@ def _passes_without(trials: Trials, claims: Claims, found: Found, recipe: Recipe
         if needs(less) <= claims.features:
             tried = trials.ask(less)
             return tried.row is not None and not tried.failed
-    for name in ("kv_len", "d_k", "q_len", "heads", "batch"):
+    for name in ("kv_len", "d_k", "d_v", "q_len", "heads", "batch"):
         least = size_of(found.reduced.recipe, name)
         if any(name in said for said in found.needs.sizes) and least > 1 and applies(name, recipe):
             other = _below(recipe, name, least - 1)

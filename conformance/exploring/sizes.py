@@ -8,10 +8,12 @@ MOST = {"small": 130, "kernel": 8192}
 TILES = (8, 16, 32, 64, 80, 128, 192, 256, 512)
 WORK = {"small": (15, 17, 17, 19), "kernel": (16, 18, 18, 18, 20, 20, 23)}
 """Products of two numbers that a call may take, as powers of two, the first of them most often."""
-BACKWARD = (12, 14, 14, 16)
+BACKWARD = (12, 12, 15, 17)
 """The same of gradients, whose bounds take longer."""
 ELEMENTS = 2**20
 """Numbers that its operands may hold."""
+PLACES = 600
+"""Heads of batch entries, each of which is derived by itself."""
 
 WIDTHS = (64, 80, 96, 128, 256)
 PAIRS = ((192, 128), (576, 512), (128, 64), (64, 128), (96, 64), (80, 80), (256, 256))
@@ -20,6 +22,15 @@ HEADS = ((2, 1), (4, 2), (8, 1), (5, 1), (24, 1), (48, 2), (24, 8), (32, 4), (6,
 """Query heads and key heads where keys are shared."""
 MANY = (65_537, 4_097, 257)
 """Batch entries of next to nothing."""
+
+WIDE = (64, 72, 80, 96, 112, 128, 160, 192, 256, 257, 264, 288, 320, 384, 512, 576)
+"""Widths of heads in a call that is small otherwise."""
+CROWD = ((65, 65), (72, 8), (96, 8), (96, 96), (128, 8), (128, 128), (128, 1), (64, 64), (80, 1), (130, 130))
+"""Query heads and key heads, the same."""
+GROUPED = ((2, 1), (4, 2), (3, 1), (4, 1), (6, 2))
+"""Query heads and key heads of gradients over many queries or keys."""
+ENTRIES = (17, 33, 34, 64, 65, 100, 129, 200, 257, 300, 513)
+"""Batch entries, the same."""
 
 
 def length(dice: Dice, most: int, least: int = 1) -> int:

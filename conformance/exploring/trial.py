@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from conformance.exploring.arrays import arrays, changed, options
+from conformance.exploring.arrays import arrays, options
 from conformance.exploring.counter import Dice
+from conformance.exploring.earlier import earlier
 from conformance.exploring.entries import judged_entries, of_entries, placed
 from conformance.exploring.recipe import Recipe, token
 from conformance.judging.verdict import Row
@@ -98,9 +99,8 @@ class Trials:
         case = certified.case if entries is None else replace(certified.case, inputs=arrays(recipe))
         question = Question(case, recipe.dtype, "", group(case, recipe.dtype, self._hello))
         before: Answer | None = None
-        if recipe.again:
-            first = case if recipe.again == "same" else _before(recipe, case)
-            before = self._asked(replace(question, case=first))
+        for inputs, given in earlier(recipe, case.inputs):
+            before = self._asked(replace(question, case=replace(case, inputs=inputs, options=given)))
         answer = self._asked(question)
         row = _row(case, recipe, answer)
         if answer.kind != "outputs":
@@ -181,10 +181,6 @@ def certify_recipe(
         )  # fmt: skip
     except UnjudgedError:
         return None
-    except ValueError as error:
-        if "no dtype can hold it" in str(error):
-            return None
-        raise
     case = replace(
         certified.case, covers=covers(recipe, certified.case), note=token(recipe), memory=dict(recipe.memory)
     )
@@ -213,10 +209,6 @@ def covers(recipe: Recipe, case: Case) -> tuple[str, ...]:
     found += ["IND-2"] if recipe.memory else []
     found += ["IND-4"] if recipe.again else []
     return tuple(found)
-
-
-def _before(recipe: Recipe, case: Case) -> Case:
-    return replace(case, inputs=changed(recipe, case.inputs))
 
 
 def _row(case: Case, recipe: Recipe, answer: Answer) -> Row:

@@ -38,6 +38,7 @@ def judge(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> 
     rms = [m.rms for m in measures if m.rms is not None]
     message = (
         misplaced_problem(measures, dtype)
+        or elsewhere_problem(case, outputs)
         or error_problem(measures, dtype)
         or rms_problem(measures)
         or signature_problem(measures)
@@ -119,6 +120,17 @@ def misplaced_problem(measures: Iterable[Measure], dtype: str) -> str:
             flat = int(m.misplaced.argmax())
             got, wanted = (number(a.flat[flat], dtype) for a in (m.got, m.golden.hi))
             return f"{element(m, flat)} is {got}, wanted {wanted} (NUM-6); {share(m.misplaced)}"
+    return ""
+
+
+def elsewhere_problem(case: Case, outputs: Mapping[str, Array]) -> str:
+    """A NaN or an infinity outside of the rows that are stored, where every number is finite."""
+    for name, golden in case.expected.items():
+        if golden.finite and (wrong := ~np.isfinite(outputs[name])).any():
+            flat = int(wrong.argmax())
+            place = ", ".join(str(int(i)) for i in np.unravel_index(flat, wrong.shape))
+            got = f"{float(outputs[name].flat[flat]):g}"
+            return f"{case.label(name)}[{place}] is {got}, wanted a finite number (NUM-6); {share(wrong)}"
     return ""
 
 

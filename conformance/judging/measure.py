@@ -1,4 +1,4 @@
-"""Errors of one output in float64, element by element, beside what the tolerance rule allows them."""
+"""Errors of one output in float64, element by element, next to what the tolerance rule allows them."""
 
 from dataclasses import dataclass
 

@@ -7,6 +7,8 @@ from typing import Literal
 from conformance.running.words import shorten
 from conformance.vectors.case import Array, Case
 
+TOP_LEFT, BOTTOM_RIGHT = ALIGNMENTS = ("top-left", "bottom-right")
+"""Where queries are without a `q_offset`: from the first key on, or up to the last one."""
 MOST_ENTRIES = 32
 """How many outputs, notes or entries of the environment a target may have."""
 
@@ -19,9 +21,10 @@ class Question:
 
     case: Case
     dtype: str
-    unclaimed: str = ""  # what of it the target does not claim; then it is not asked
+    unclaimed: str = ""  # what of it the target does not support; then it is not asked
     group: frozenset[str] = frozenset()  # questions of different groups do not share a process
     seed: str = ""  # what a variant of it is drawn from, which is asked as well; empty = none
+    changed: str = ""  # the operand of the variant that is changed before it, and back; empty = none
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,9 @@ class Hello:
     assumed: tuple[str, ...] = ()  # features that it claims only because it says nothing of them
     environment: Mapping[str, str] = field(default_factory=dict)  # library -> version
     notes: tuple[str, ...] = ()  # what its user should know of how it was understood
+    features_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Operation -> its features, of an operation that supports fewer than `features`."""
+    causal_alignment: str = TOP_LEFT  # where it puts the queries of a call without `q_offset`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", shorten(self.name))

@@ -34,11 +34,13 @@ class UnreadableError(Exception):
 
 SHARED = "shared"
 """An operand that is the very array which the query is; `call` hands that in."""
+AGAIN = "again"
+"""An operand that lies where it lay in the call before, with the numbers of this one; `call` sees to it."""
 
 
 def lay_out(array: Array, how: str | None) -> Array:
     """The same values, lying in memory as a case wants them; writable in C order by default."""
-    if how in (None, SHARED):
+    if how in (None, SHARED, AGAIN):
         return np.array(array, order="C")
     if how == "transposed":
         return np.ascontiguousarray(array.T).T
@@ -56,18 +58,37 @@ def lay_out(array: Array, how: str | None) -> Array:
         return np.ascontiguousarray(array.swapaxes(-2, -3)).swapaxes(-2, -3)
     if how in ("heads", "packed", "stepped") and array.ndim:
         return _among_others(array, 2 if how == "stepped" else 1)
+    if how == "behind":
+        behind = _strange((2 * array.size,), array.dtype)[array.size :].reshape(array.shape)
+        behind[...] = array
+        return behind
+    if how == "spread":
+        return _spread(array)
     raise ValueError(f"unknown memory layout {how!r}")
 
 
 def _among_others(array: Array, step: int) -> Array:
     """A slice of a wider array whose other numbers are none, where the dtype has such."""
     width = array.shape[-1]
-    wide = np.full(
-        (*array.shape[:-1], step * width + 2), np.nan if array.dtype.kind not in "bi" else 1, array.dtype
-    )
+    wide = _strange((*array.shape[:-1], step * width + 2), array.dtype)
     inside = wide[..., 1 : 1 + step * width : step]
     inside[...] = array
     return inside
+
+
+def _strange(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Numbers that are none where the dtype has such, and wrong ones else."""
+    return np.full(shape, np.nan if dtype.kind not in "bi" else 1, dtype)
+
+
+def _spread(array: Array) -> Array:
+    """Strides of zero along every axis of equal numbers; what lies behind is none of the operand's."""
+    equal = [n > 1 and bool((array == array.take([0], axis)).all()) for axis, n in enumerate(array.shape)]
+    whole = _strange(array.shape, array.dtype)
+    first = whole[tuple(slice(0, 1) if one else slice(None) for one in equal)]
+    first[...] = array[tuple(slice(0, 1) if one else slice(None) for one in equal)]
+    strides = [0 if one else stride for one, stride in zip(equal, whole.strides, strict=True)]
+    return np.lib.stride_tricks.as_strided(first, array.shape, strides)
 
 
 # To the target
@@ -90,7 +111,7 @@ def library(array_type: str) -> ModuleType:
             ) from error
         hint = nearest(array_type, LIBRARIES) or f"; known are {', '.join(LIBRARIES)}"
         raise UsageError(
-            f"array_type {array_type!r} is no library that can be imported by {sys.executable}, "
+            f"array_type {array_type!r} is not a library that can be imported by {sys.executable}, "
             f"which runs this: {error}{hint}"
         ) from error
 

@@ -1,4 +1,4 @@
-"""Known failures: a file of them, what a row comes to beside it, and what is wrong with the file (CONF-14, CONF-15)."""
+"""Known failures: a file of them, what a row becomes with it, and what is wrong with the file (CONF-14, CONF-15)."""
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -80,7 +80,7 @@ class Baseline:
     def problems(
         self, rows: Iterable[Row], held: Mapping[str, Iterable[str]], due: Iterable[tuple[str, str]]
     ) -> tuple[str, ...]:
-        """What is wrong with the file, beside rows that pass against it; one sentence each.
+        """What is wrong with the file, apart from rows that pass against it; one sentence each.
 
         Args:
             rows: those of the run.
@@ -111,7 +111,7 @@ def _flaws(entry: Entry, held: Mapping[str, Iterable[str]]) -> Iterator[str]:
         yield f"no case has this ID{nearest(entry.case, held)} (CONF-15)"
     for dtype in entry.dtypes:
         if dtype not in DTYPES:
-            yield f"{dtype!r} is no dtype{nearest(dtype, DTYPES)} (CONF-15)"
+            yield f"{dtype!r} is not a dtype{nearest(dtype, DTYPES)} (CONF-15)"
         elif dtype not in held.get(entry.case, DTYPES):
             yield f"the case has no row in {dtype} (CONF-15)"
 
@@ -146,7 +146,7 @@ def read_baseline(path: Path) -> Baseline:
     try:
         raw = read_bytes(path, MOST_BYTES)
     except TooLargeError as error:
-        raise UsageError(f"{path} is no baseline: {error}") from error
+        raise UsageError(f"{path} is not a baseline: {error}") from error
     except OSError as error:
         raise UsageError(f"baseline {path} cannot be read: {error.strerror or error}") from error
     try:
@@ -154,7 +154,7 @@ def read_baseline(path: Path) -> Baseline:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"baseline {path} is not TOML: {error}") from error
     if found := flaw(Validator(schema("baseline")), data):
-        raise UsageError(f"{path} is no baseline of version {BASELINE_VERSION}: {found}")
+        raise UsageError(f"{path} is not a baseline of version {BASELINE_VERSION}: {found}")
     return Baseline(
         str(path),
         tuple(

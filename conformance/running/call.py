@@ -12,7 +12,8 @@ import numpy as np
 from conformance.dtypes import dtype_name
 from conformance.names import MHA, MHA_VJP, OPTIONS, SDPA, SDPA_VJP
 from conformance.running.answer import Answer
-from conformance.running.arrays import SHARED, UnreadableError, check_size, describe, lay_out
+from conformance.running.arrays import AGAIN, SHARED, UnreadableError, check_size, describe, lay_out
+from conformance.running.batch import flattened, restored
 from conformance.running.claims import ARRAYS, GRADIENT
 from conformance.running.forms import NoSuchGradientError, named
 from conformance.running.poison import poison
@@ -35,6 +36,10 @@ MISFITS = (
 """What libraries say of shapes that do not go together."""
 NO_TENSOR = ("axes don't match array", "'numpy.ndarray' object has no", "'int' object is not callable")
 """What NumPy says of `x.transpose(-1, -2)`, `x.softmax(-1)` and `x.size(-1)`."""
+PLAIN = ("query", "key", "value", "scale", "is_causal", "return_lse", "return_weights", "grad_output")
+"""Arguments that say nothing of shapes beyond those of the operands."""
+WRITABLE = ("numpy", "torch")
+"""Array types whose arrays show what is written to the memory that they were made of."""
 PROJECTED = ("past_key", "past_value", "present_key", "present_value")
 """The same of a layer: its other operands have no heads axis."""
 
@@ -58,20 +63,28 @@ def call(
     if refusal:
         return Answer("unsupported", refusal)
     how = target.calls[operation]
+    shaped = flattened(operation, inputs) if target.rank else inputs
     arrays = {
         name: lay_out(swapped(target, operation, name, array), memory.get(name))
-        for name, array in inputs.items()
+        for name, array in shaped.items()
     }
     given: dict[str, Any] = {}
     for name, array in arrays.items():
         if memory.get(name) == SHARED:
             given[name] = given["query"]
             continue
+        lies_again = memory.get(name) == AGAIN and target.array_type in WRITABLE and previous is not None
+        if lies_again and previous is not None and (found := previous.again(name, array)):
+            arrays[name], given[name] = found
+            if target.array_type == "numpy" or _contents(target, *found)[1] == array.tobytes():
+                continue
         try:
             given[name] = target.give(array)
         except Exception as error:
             return Answer("wrong", f"{name} could not be made an array of the target's: {first_line(error)}")
 
+    if previous is not None:
+        previous.keep({name: (array, given[name]) for name, array in arrays.items()})
     before = {name: _contents(target, array, given[name]) for name, array in arrays.items()}
     arguments = {**given, **{name: _option(value) for name, value in options.items()}}
     positions = (
@@ -90,12 +103,12 @@ def call(
         if raised is not None:
             with suppress(Exception):  # nowhere to tell it
                 raised(error)
-        return Answer("error", _raised(error, _hint(target, error, operation, inputs, options)))
+        return Answer("error", _raised(error, _hint(target, error, operation, inputs, options), target.file))
     # What was returned is read outside of the call: what cannot be read has not been refused.
     try:
         with _quiet():
-            values = named(returned, operation, options, inputs)
-            outputs = _read(target, operation, values, inputs, given["query"])
+            values = named(returned, operation, options, shaped)
+            outputs = _read(target, operation, values, shaped, given["query"])
     except NoSuchGradientError as error:
         return Answer("unsupported", str(error))
     except UnreadableError as error:
@@ -114,6 +127,8 @@ def call(
             return Answer(
                 "wrong", f"the {overwritten} of the call before was written to: return new arrays (IND-7)"
             )
+    if target.rank:
+        outputs = {name: restored(operation, name, array, inputs) for name, array in outputs.items()}
     return Answer("outputs", outputs=outputs)
 
 
@@ -122,7 +137,7 @@ def _refusal(target: Target, operation: str, names: tuple[str, ...]) -> str:
     if operation not in target.calls:
         return f"has no {operation}"
     how = target.calls[operation]
-    if target.declared or how.any_option:
+    if how.any_option:
         return ""
     missing = [name for name in names if name in OPTIONS and name not in how.options]
     return f"{operation} does not take {', '.join(missing)}" if missing else ""
@@ -192,18 +207,27 @@ def _contents(target: Target, array: Array, given: Any) -> tuple[bytes, bytes]:
         return array.tobytes(), b""
 
 
-def _raised(error: BaseException, hint: str) -> str:
+def _raised(error: BaseException, hint: str, own: str = "") -> str:
     """Type, text and place of an exception, and what may be the matter."""
-    return f"{first_line(error)}{_place(error)}{hint}"
+    return f"{first_line(error)}{_place(error, own)}{hint}"
 
 
-def _place(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    if len(frames) < 2:  # the first frame is the call itself
+def _place(error: BaseException, own: str) -> str:
+    """Where an exception was raised; where that is a library, also the line of the target's file that called it."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # the first frame is the call itself
+    if not frames:
         return ""
     last = frames[-1]
-    file = (last.filename or "").replace(chr(92), "/").rpartition("/")[2]
-    return f" ({shorten(f'{file}:{last.lineno} in {last.name}', 120)})"
+    place = shorten(f"{_name(last.filename)}:{last.lineno} in {last.name}", 120)
+    if last.filename == own:
+        return f" (raised in your file, {place})"
+    callers = [frame for frame in frames if frame.filename == own]
+    called = f", called at {_name(own)}:{callers[-1].lineno}" if callers else ""
+    return f" ({place}{called})"
+
+
+def _name(path: str | None) -> str:
+    return (path or "").replace(chr(92), "/").rpartition("/")[2]
 
 
 def _hint(
@@ -229,8 +253,15 @@ def _hint(
     if operation in (SDPA, SDPA_VJP) and len(heads) == 2 and heads[0] != heads[1]:
         remedy = "repeat them" if target.declared else "repeat them, or leave gqa out of `features`"
         return f"; query has {_number(heads[0])} heads, key {_number(heads[1])}: {remedy}"
-    if target.layout == "bhld":
-        return '; arrays have heads before length (bhld): say layout = "blhd" if yours have them after it'
+    if masks := [name for name in ("mask", "attn_bias") if name in inputs]:
+        return (
+            f"; {masks[0]} has shape {inputs[masks[0]].shape}: broadcast it to the shape of the weights first"
+        )
+    if target.layout == "bhld" and not (set(inputs) | set(options)) - set(PLAIN):
+        return (
+            "; arrays are (batch, heads, length, width): "
+            'if yours are (batch, length, heads, width), set layout = "blhd"'
+        )
     return ""
 
 

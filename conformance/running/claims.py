@@ -19,6 +19,8 @@ from conformance.names import (
     SDPA_VJP,
     WEIGHTS,
 )
+from conformance.running.answer import ALIGNMENTS
+from conformance.running.batch import RANK
 from conformance.running.nearest import nearest_of
 
 ARRAYS = ("query", "key", "value")
@@ -83,19 +85,27 @@ def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Ca
     ]
     if needed:
         raise UsageError(
-            f"{label} needs the argument {needed[0]!r}, which the suite does not give; "
-            f"give it a default, or wrap it in a function of {', '.join(arrays)}"
+            f"{label}: the parameter {needed[0]!r} needs a default value, because the suite does not pass it; "
+            f"or wrap it in a function of {', '.join(arrays)}"
         )
     layer = [] if operation in (SDPA, SDPA_VJP) else list(WEIGHTS)
     lacking = [] if catches_all else [name for name in layer if name not in by_name]
     if lacking:
         raise UsageError(
-            f"{label} takes no {', '.join(lacking)}, so it is no {operation}; "
-            f"it takes {', '.join((*arrays, *layer))} by these names"
+            f"{label} lacks the parameters {', '.join(lacking)}, so it is not a {operation}; "
+            f"it needs {', '.join((*arrays, *layer))} by these names"
         )
     passed = {*given, *positions, *OPTIONS, *(BIASES if layer else ())}
     strange = [name for name in by_name if name not in passed and not name.startswith("_")]
     return Call(function, by_keyword, frozenset(by_name), catches_all, _notes(label, strange, parameters))
+
+
+def lacking(features: Iterable[str], call: Call) -> set[str]:
+    """Features whose argument an operation has no parameter for."""
+    if call.any_option:
+        return set()
+    wanted = {feature: "past_key" if feature == "cache" else feature for feature in features}
+    return {feature for feature, name in wanted.items() if name in OPTIONS and name not in call.options}
 
 
 def check_taken(features: Iterable[str], calls: Collection[Call], source: str) -> None:
@@ -104,14 +114,12 @@ def check_taken(features: Iterable[str], calls: Collection[Call], source: str) -
     Raises:
         UsageError: one could only raise a TypeError.
     """
-    if any(call.any_option for call in calls):
-        return
     for feature in features:
-        name = "past_key" if feature == "cache" else feature
-        if name in OPTIONS and not any(name in call.options for call in calls):
+        if all(lacking((feature,), call) for call in calls):
+            name = "past_key" if feature == "cache" else feature
             raise UsageError(
-                f"{source} has {feature!r} in its features and takes no argument {name}; "
-                "take it, or leave the feature out"
+                f"{source} has {feature!r} in its features, and no parameter {name}; "
+                "add it, or leave the feature out"
             )
 
 
@@ -145,10 +153,10 @@ def _notes(label: str, strange: list[str], parameters: Mapping[str, Parameter]) 
     notes = []
     for name in strange:
         meant = MEANT.get(name) or nearest_of(name, OPTIONS)
-        hint = f" (did you mean {meant}?)" if meant else ""
-        notes.append(f"{label} takes {name}, which is no name of the suite{hint}; it is never passed")
+        hint = f"; rename it to {meant}" if meant else ""
+        notes.append(f"{label}: {name} is not a parameter that the suite knows, so it is not tested{hint}")
     notes += [
-        f"{label} takes **{name}, which claims no feature; {DECLARE}"
+        f"{label} takes **{name}, which says nothing of what it supports; {DECLARE}"
         for name, parameter in parameters.items()
         if parameter.kind is Parameter.VAR_KEYWORD
     ]
@@ -156,20 +164,22 @@ def _notes(label: str, strange: list[str], parameters: Mapping[str, Parameter]) 
 
 
 ATTRIBUTES = (
-    *("features", "dtypes", "layout", "accuracy", "array_type", "device", "asarray", "to_numpy"),
-    *("name", "version"),
+    *("features", "dtypes", "layout", "accuracy", "causal_alignment", "rank", "array_type", "device"),
+    *("asarray", "to_numpy", "name", "version", "based_on"),
 )
 """What a target says of itself."""
 
 
-SAID: dict[str, tuple[str, Collection[str]]] = {
-    "dtypes": ("float32", DTYPES),
-    "features": ("", FEATURES),
-    "layout": ("bhld", ("bhld", "blhd")),
-    "accuracy": ("eager", POLICIES),
-    "array_type": ("numpy", ("numpy", "torch", "jax", "array-api-strict")),
+SAID: dict[str, Collection[Any]] = {
+    "dtypes": DTYPES,
+    "features": FEATURES,
+    "layout": ("bhld", "blhd"),
+    "accuracy": POLICIES,
+    "causal_alignment": ALIGNMENTS,
+    "rank": (RANK,),
+    "array_type": ("numpy", "torch", "jax", "array-api-strict"),
 }
-"""Those that a module may say for a function of it in vain: the default, and the words of the suite."""
+"""Those that a file may say for each function and class in it, and the words of the suite."""
 
 
 def unread(target: Any, label: str) -> tuple[str, ...]:
@@ -184,30 +194,28 @@ def unread(target: Any, label: str) -> tuple[str, ...]:
     )
 
 
-def beside(target: Any, label: str) -> tuple[str, ...]:
-    """What the module of a function or class says that it does not say itself: it is read of the module alone."""
+def head_of(target: Any) -> dict[str, Any]:
+    """What the file of a function or class says at its head, and it does not say itself: it is read for it too."""
     module = sys.modules.get(getattr(target, "__module__", None) or "")
     if isinstance(target, ModuleType) or module is None:
-        return ()
-    meant = [
-        name
-        for name, (default, words) in SAID.items()
-        if not hasattr(target, name)
-        and _of(value := getattr(module, name, None), words)
-        and value not in (default, (default,), [default])
-    ]
-    if not meant:
-        return ()
-    name = getattr(target, "__name__", None) or type(target).__name__
-    return (
-        f"{', '.join(meant)} at the head of its file {'are' if len(meant) > 1 else 'is'} not read for {label}: "
-        f"say {name}.{meant[0]} = {meant[0]}",
-    )
+        return {}
+    return {
+        name: value
+        for name, words in SAID.items()
+        if not hasattr(target, name) and _of(value := getattr(module, name, None), words)
+    }
 
 
-def _of(value: Any, words: Collection[str]) -> bool:
+def head_note(head: Collection[str], label: str) -> tuple[str, ...]:
+    """That something is read from the head of a file."""
+    if not head:
+        return ()
+    return (f"{label} says nothing of {', '.join(head)}: taken from the head of its file",)
+
+
+def _of(value: Any, words: Collection[Any]) -> bool:
     """Whether a value is such a word, or holds nothing else."""
-    if isinstance(value, str):
+    if isinstance(value, str | int):
         return value in words
     return (
         isinstance(value, (list, tuple, set, frozenset))

@@ -27,4 +27,4 @@ class Hangs:
     @property
     def why(self) -> str:
         """That it is so, in words."""
-        return f"{self._number} rows in a row had no answer in time"
+        return f"{self._number} tests in a row timed out"

@@ -68,7 +68,7 @@ class Isolated:
         except ProtocolError as error:
             process.kill()
             raise UsageError(
-                f"{self._source} answered the start with what is no start reply: {error}{WRITE_ONE}"
+                f"{self._source} sent an invalid reply to `start`: {error}{WRITE_ONE}"
             ) from error
         except DiedError as error:
             remedy = self._remedy if error.silent else ""
@@ -100,7 +100,7 @@ class Isolated:
             answer = Answer("timeout", f"no answer within {allowed:g} s")
         except ProtocolError as error:
             process.kill()  # who knows what it answers next
-            answer = Answer("wrong", f"the answer is not of the protocol: {error}")
+            answer = Answer("wrong", f"invalid reply: {error}{_printed(error)}")
         except Exception as error:  # whatever a program answers, the run goes on
             process.kill()
             answer = Answer("wrong", f"the answer cannot be read: {first_line(error)}")
@@ -131,3 +131,8 @@ class Isolated:
     def close(self) -> str:
         """Lets the process end, and returns what it said beyond its answers; nothing is the rule."""
         return "" if self._process is None else self._process.stop(encode({"cmd": "stop"}))
+
+
+def _printed(error: ProtocolError) -> str:
+    """What most often makes a line that is invalid."""
+    return " (does it print to stdout?)" if str(error).endswith("is not a line of JSON") else ""

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from conformance.accepting import Check, accepting
 from conformance.dtypes import NUMPY_DTYPES, dtype_name
 from conformance.errors import UsageError
 from conformance.names import DTYPES, FEATURES, OPERATIONS, POLICIES
 from conformance.reading import Validator, flaw, strict_json, utf8
 from conformance.resources import schema
-from conformance.running.answer import MOST_ENTRIES, Answer, Hello, Question
+from conformance.running.answer import MOST_ENTRIES, TOP_LEFT, Answer, Hello, Question
 from conformance.running.nearest import known
 from conformance.running.words import first_line, shorten
 from conformance.vectors.case import Array
@@ -70,12 +71,12 @@ def decode(line: bytes, kind: str) -> Message:
 def loads(line: bytes) -> Any:
     """The JSON value of a line, of which there are not too many."""
     if line.count(b",") > MOST_VALUES:
-        raise ProtocolError(f"a line of more than {MOST_VALUES} values is no message")
+        raise ProtocolError(f"a line of more than {MOST_VALUES} values is not a message")
     try:
         return strict_json(line)
     except (ValueError, MemoryError) as error:
         told = shorten(line[:4096].decode("utf-8", "replace"))
-        raise ProtocolError(f"{told!r} is no line of JSON{_encoded(line)}") from error
+        raise ProtocolError(f"{told!r} is not a line of JSON{_encoded(line)}") from error
 
 
 def _encoded(line: bytes) -> str:
@@ -89,10 +90,16 @@ def _encoded(line: bytes) -> str:
 
 def check(message: Any, kind: str) -> Message:
     """The message, if it is one of its kind."""
-    if found := flaw(_validator(kind), message):
-        raise ProtocolError(shorten(found))
+    if not _accepts(kind)(message):
+        raise ProtocolError(shorten(flaw(_validator(kind), message)))
     checked: Message = message
     return checked
+
+
+@cache
+def _accepts(kind: str) -> Check:
+    """Whether a message is one of its kind; what is wrong with one that is not is the validator's to say."""
+    return accepting({"$ref": f"#/$defs/{kind}"}, schema("protocol"))
 
 
 @cache
@@ -178,7 +185,11 @@ def run_message(question: Question) -> Message:
 
 def hello_message(hello: Hello) -> Message:
     """What a Python target answers to the start."""
+    optional: Message = {"features_of": {name: list(those) for name, those in hello.features_of.items()}}
+    if hello.causal_alignment != TOP_LEFT:
+        optional["causal_alignment"] = hello.causal_alignment
     return {
+        **{name: value for name, value in optional.items() if value},
         "name": hello.name,
         "version": hello.version,
         "dtypes": list(hello.dtypes),
@@ -207,9 +218,7 @@ def parse_hello(line: bytes, source: str) -> Hello:
                 check_names(field, message.get(field), names, source)
         message = check(message, "started")
     except ProtocolError as error:
-        raise UsageError(
-            f"{source} answered the start with what is no start reply: {error}{WRITE_ONE}"
-        ) from error
+        raise UsageError(f"{source} sent an invalid reply to `start`: {error}{WRITE_ONE}") from error
     return Hello(
         name=message["name"],
         version=message["version"],
@@ -221,6 +230,10 @@ def parse_hello(line: bytes, source: str) -> Hello:
         assumed=in_order(message.get("assumed", ()), FEATURES),
         environment=message.get("environment", {}),
         notes=tuple(message.get("notes", ())),
+        features_of={
+            name: in_order(those, FEATURES) for name, those in message.get("features_of", {}).items()
+        },
+        causal_alignment=message.get("causal_alignment", TOP_LEFT),
     )
 
 

@@ -4,15 +4,19 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any, Protocol
 
 from conformance.errors import UsageError
 from conformance.judging.judge import judge
 from conformance.judging.verdict import Row, Verdict
 from conformance.names import POLICIES
+from conformance.running.again import Again
 from conformance.running.answer import Answer, AnswerKind, Hello, Question
+from conformance.running.arrays import AGAIN
 from conformance.running.baseline import Baseline
 from conformance.running.call import call
+from conformance.running.changes import alike, changed
 from conformance.running.hangs import Hangs
 from conformance.running.isolated import Isolated
 from conformance.running.kept import keep
@@ -21,13 +25,16 @@ from conformance.running.pool import Pool
 from conformance.running.previous import Previous
 from conformance.running.process import worker_command
 from conformance.running.protocol import WRITE_ONE
-from conformance.running.select import Selection, select
+from conformance.running.quick import QUICK
+from conformance.running.select import DECLARED, Selection, select
 from conformance.running.target import Target, adopt, load
 from conformance.running.variants import unlike, variant, with_variants
 from conformance.vectors.case import Case
 
 TIMEOUT = 60.0
 """Seconds a case may take."""
+OTHERS = 3
+"""How many variants are drawn to find one that differs from another."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ class Request:
     in_process: bool = False
     stop_at_failure: bool = False
     workers: int = 1  # processes at once
-    path: tuple[str, ...] = ()  # folders that the target may import from, beside its own
+    path: tuple[str, ...] = ()  # folders that the target may import from, in addition to its own
     fresh: int | None = None  # what variants of some of the cases are drawn from; None = no variants
     baseline: Baseline | None = None
     done: frozenset[tuple[str, str]] = frozenset()  # rows (case ID, dtype) that an earlier run has judged
@@ -93,7 +100,7 @@ class Request:
         """What decides which rows there are and how they are judged: runs that agree in it can be joined."""
         selection = self.selection
         return {
-            "profile": selection.profile,
+            "profile": QUICK if selection.quick else selection.profile,
             "op": selection.operation,
             "dtype": sorted(set(selection.dtypes)),
             "device": self.device,
@@ -258,14 +265,15 @@ def _rows(
     echo: Callable[[str], None] | None,
 ) -> Generator[Row, None, None]:
     """The rows of the questions, from one asker or from a pool of which it is the first."""
+    again = Again()
     if not isinstance(asker, Isolated) or min(request.workers, len(questions)) == 1:
         last = max((n for n, question in enumerate(questions) if not question.unclaimed), default=None)
         for number, question in enumerate(questions):
-            row = answered(question, accuracy, asker)
+            row = answered(question, accuracy, asker, again)
             yield ended(row, asker.close()) if number == last else row
         return
     others = [isolated(request, echo) for _ in range(min(request.workers, len(questions)) - 1)]
-    pool = Pool([asker, *others], lambda question, worker: answered(question, accuracy, worker))
+    pool = Pool([asker, *others], lambda question, worker: answered(question, accuracy, worker, again))
     yield from pool.rows(questions)
 
 
@@ -276,20 +284,65 @@ def ended(row: Row, beyond: str) -> Row:
     return replace(row, verdict="fail", message=beyond, grade=None)
 
 
-def answered(question: Question, accuracy: str, asker: Asker) -> Row:
+def answered(question: Question, accuracy: str, asker: Asker, again: Again | None = None) -> Row:
     """The row of a question; where a variant goes with it, both have to be answered (CONF-16)."""
-    row = answered_once(question, accuracy, asker)
+    row = answered_once(question, accuracy, asker, again)
     if row.verdict != "pass" or not question.seed:
         return row
-    made = variant(question.case, question.seed)
-    again = answered_once(replace(question, case=made.case), accuracy, asker)
-    return row if again.verdict == "pass" else unlike(row, again, made)
+    return answered_again(question, accuracy, asker, row)
 
 
-def answered_once(question: Question, accuracy: str, asker: Asker) -> Row:
+def answered_again(question: Question, accuracy: str, asker: Asker, row: Row) -> Row:
+    """The row of a case after its variant was asked: after a call that differs next to nothing, and twice.
+
+    The first of the three has no stored answer, so that it only has to have one. The second lies where the first
+    lay, with other numbers; the third elsewhere (IND-4).
+    """
+    stored, made = question.case, variant(question.case, question.seed)
+    case, question = made.case, replace(question, case=made.case)
+    other = changed(case, question.changed, Random(question.seed)) if question.changed else None
+    if other is None:
+        again = answered_once(question, accuracy, asker)
+        return row if again.verdict == "pass" else unlike(row, again, made)
+    before = asker.ask(replace(question, case=other.case))
+    if before.kind not in ("outputs", "unsupported"):
+        failed = row_of(question, before)
+        return unlike(row, failed, made, f"does not answer its variant in which {other.words}")
+    there = dict.fromkeys((name for name in case.inputs if name not in case.memory), AGAIN)
+    answer = asker.ask(replace(question, case=replace(case, memory={**case.memory, **there})))
+    again = judged(question, accuracy, answer)
+    if again.verdict != "pass":
+        same = answer.kind == "outputs" and alike(before.outputs, answer.outputs)
+        if same and _answers_another(question, accuracy, asker, stored):
+            return unlike(
+                row, again, made, f"gives the answer of the call before, in which {other.words}", "IND-4"
+            )
+        return unlike(row, again, made)
+    again = answered_once(question, accuracy, asker)
+    return row if again.verdict == "pass" else unlike(row, again, made, "not the same twice", "IND-4")
+
+
+def _answers_another(question: Question, accuracy: str, asker: Asker, stored: Case) -> bool:
+    """Whether another variant is answered, or there is none, so that only the call before can be to blame."""
+    others = (variant(stored, f"{question.seed}/{n}").case for n in range(OTHERS))
+    other = next((o for o in others if not alike(o.inputs, question.case.inputs)), None)
+    return other is None or answered_once(replace(question, case=other), accuracy, asker).verdict == "pass"
+
+
+def answered_once(question: Question, accuracy: str, asker: Asker, again: Again | None = None) -> Row:
     """The row of a question, asked if the target claims it."""
+    if question.unclaimed:
+        return row_of(question, Answer("unsupported", question.unclaimed))
+    answer = asker.ask(question)
+    if answer.kind == "unsupported" and answer.message.startswith(DECLARED):
+        answer = replace(answer, message=f"says: {answer.message}")  # those words are the suite's own
+    row = judged(question, accuracy, answer)
+    return again.look(question, answer, row, asker.ask, accuracy) if again else row
+
+
+def judged(question: Question, accuracy: str, answer: Answer) -> Row:
+    """The row of an answer."""
     case, dtype = question.case, question.dtype
-    answer = Answer("unsupported", question.unclaimed) if question.unclaimed else asker.ask(question)
     row = row_of(question, answer)
     if answer.kind == "error" and case.raises:
         return replace(row, verdict="pass")

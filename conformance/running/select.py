@@ -1,14 +1,18 @@
-"""Which questions a run asks, in which order, and which of them the target does not claim."""
+"""Which questions a run asks, in which order, and which of them the target does not support."""
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from conformance.errors import UsageError
 from conformance.names import DTYPES, FEATURES, OPERATIONS, PROFILES
-from conformance.running.answer import Hello, Question
+from conformance.running.answer import TOP_LEFT, Hello, Question
 from conformance.running.expression import parse
 from conformance.running.nearest import known
+from conformance.running.quick import QUICK, quick
 from conformance.vectors.case import Case
 
 
@@ -27,6 +31,7 @@ class Selection:
     features: tuple[str, ...] = ()
     shard: tuple[int, int] | None = None  # (I, N), 1 <= I <= N
     files: tuple[str, ...] = ()  # of calls that are asked instead of the stored cases
+    quick: bool = False  # only few cases of few shapes
 
     def __post_init__(self) -> None:
         if self.profile is not None:
@@ -47,7 +52,7 @@ class Selection:
     @property
     def narrowed(self) -> str:
         """Which options leave out a part of the suite that a target must pass to be conformant; as typed."""
-        return self._typed("-k", "--feature", "--shard", "--case")
+        return self._typed("-k", "--feature", "--shard", "--case", *(["--profile"] if self.quick else []))
 
     @property
     def words(self) -> str:
@@ -56,7 +61,7 @@ class Selection:
 
     def _typed(self, *wanted: str) -> str:
         options = {
-            "--profile": self.profile,
+            "--profile": QUICK if self.quick else self.profile,
             "--op": self.operation,
             "--dtype": " ".join(self.dtypes),
             "-k": self.expression,
@@ -65,6 +70,17 @@ class Selection:
             "--case": " ".join(self.files),
         }
         return ", ".join(f"{option} {options[option]}" for option in wanted if options[option])
+
+
+def by_profile(name: str | None) -> dict[str, Any]:
+    """What `--profile NAME` chooses: a profile of the specification, or `quick`, which is none.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if name is not None:
+        known("profile", name, (*PROFILES, QUICK))
+    return {"quick": True} if name == QUICK else {"profile": name}
 
 
 def parse_shard(text: str) -> tuple[int, int]:
@@ -81,17 +97,21 @@ def select(
     """The questions of a run, those that share a process together.
 
     Raises:
-        UsageError: a dtype is asked for that the target does not claim, or nothing is left to ask.
+        UsageError: a dtype is asked for that the target does not support, or nothing is left to ask.
     """
     for dtype in selection.dtypes:
         if dtype not in hello.dtypes:
             raise UsageError(
-                f"{source} does not claim {dtype}; it claims {', '.join(hello.dtypes) or 'no dtype'}: "
+                f"{source} does not support {dtype}; it supports {', '.join(hello.dtypes) or 'no dtype'}: "
                 f"its attribute `dtypes` says which"
             )
     dtypes = selection.dtypes or hello.dtypes
+    if selection.quick:
+        cases = list(cases)
+        chosen = quick(cases, hello)
+        cases = [case for case in cases if case.id in chosen]
     questions = [
-        Question(case, dtype, unclaimed(case, hello), group(case, dtype, hello))
+        Question(aligned(case, hello), dtype, unclaimed(case, hello), group(case, dtype, hello))
         for case in cases
         for dtype in DTYPES
         if dtype in dtypes
@@ -142,17 +162,48 @@ def matches(case: Case, dtype: str, expression: str) -> bool:
     return parse(expression)(lambda word: word.lower() in ids or any(word.lower() in text for text in texts))
 
 
+DECLARED = "left out by what the target declares: "
+"""How the message of a case begins that needs no feature which the target lacks, and is not supported all the same."""
+
+
 def unclaimed(case: Case, hello: Hello) -> str:
-    """What of a case the target does not claim, in words; empty if it claims all."""
-    missing = [feature for feature in case.features if feature not in hello.features]
+    """What of a case the target does not support, in words; empty if it supports all."""
+    fits = _fits(case, hello)
+    needed = [f for f in case.features if not (fits and f == "q_offset")]
+    missing = [feature for feature in needed if feature not in hello.features]
     if case.operation not in hello.operations:
         missing.insert(0, case.operation)
-    return f"does not claim {', '.join(missing)}" if missing else ""
+    if missing:
+        return f"does not support {', '.join(missing)}"
+    own = hello.features_of.get(case.operation, hello.features)
+    lacking = [feature for feature in needed if feature not in own]
+    if lacking:
+        return f"{DECLARED}{case.operation} does not support {', '.join(lacking)}"
+    return "" if fits is not False else f"{DECLARED}its causal mask is aligned to the last key"
+
+
+def aligned(case: Case, hello: Hello) -> Case:
+    """The case as it is asked: a target that is aligned to the last key is not given the offset that says so."""
+    if not _fits(case, hello):
+        return case
+    return replace(case, options={name: value for name, value in case.options.items() if name != "q_offset"})
+
+
+def _fits(case: Case, hello: Hello) -> bool | None:
+    """Whether a call has its last query at its last key; None where that does not matter to the target."""
+    if hello.causal_alignment == TOP_LEFT or "q_offset" in hello.features:
+        return None
+    if not (case.options.get("is_causal") or "window" in case.options):
+        return None
+    if case.raises:
+        return False  # for it may not refuse a missing offset (MASK-7)
+    past = case.inputs["past_key"].shape[-2] if "past_key" in case.inputs else 0
+    last = past + case.inputs["key"].shape[-2] - case.inputs["query"].shape[-2]
+    offset: Any = case.inputs["q_offset"] if "q_offset" in case.inputs else case.options.get("q_offset", 0)
+    return bool(np.ndim(offset) == 0 and int(offset) == last)
 
 
 def group(case: Case, dtype: str, hello: Hello) -> frozenset[str]:
     """The isolated dtypes that a question holds: questions that differ in them do not share a process."""
-    floating = {
-        case.dtype_of.get(name, dtype) for name, array in case.inputs.items() if array.dtype.kind == "f"
-    }
+    floating = {case.dtype_of.get(name, dtype) for name in case.floating}
     return frozenset(floating & set(hello.isolate))

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from conformance.judging.verdict import Row
+from conformance.running.again import Again
 from conformance.running.answer import Answer, Question
 from conformance.running.hangs import Hangs
 from conformance.running.runner import Request, answered, row_of, start
@@ -33,20 +34,20 @@ class Session:
             self.close()
             raise
         self._profile, self._baseline = request.selection.profile, request.baseline
-        self._hangs = Hangs()
+        self._hangs, self._again = Hangs(), Again()
         self.rows: list[Row] = []
 
     def row(self, question: Question) -> Row:
         """The row of a question as the baseline has it; with a profile, what is not supported is an error.
 
-        Where many in a row had no answer in time, those that follow fail without being asked.
+        Where many in a row timed out, those that follow fail without being asked.
         """
         self._heard.clear()
         if self._hangs.too_many and not question.unclaimed:
-            row = row_of(question, Answer("timeout", f"not asked: {self._hangs.why}"))
+            row = row_of(question, Answer("timeout", f"not run: {self._hangs.why}"))
             self.rows.append(row)
             return row
-        row = answered(question, self.accuracy, self._asker)
+        row = answered(question, self.accuracy, self._asker, self._again)
         if not row.executed and self._profile is not None:
             message = f"{row.message}, which the profile {self._profile} needs"
             row = replace(row, verdict="error", message=message)
@@ -57,7 +58,7 @@ class Session:
         return row
 
     def problems(self) -> tuple[str, ...]:
-        """What is wrong with the baseline after what was asked so far, beside rows that pass against it."""
+        """What is wrong with the baseline after what was asked so far, apart from rows that pass against it."""
         if self._baseline is None:
             return ()
         held = {case.id: case.judged_dtypes(self.accuracy) for case in self.cases}

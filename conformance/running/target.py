@@ -14,9 +14,20 @@ from typing import Any
 from conformance.errors import UsageError
 from conformance.names import DEFAULT_FEATURES, DTYPES, FEATURES, OPERATIONS, POLICIES, SDPA
 from conformance.resources import checkout_project, current_folder
-from conformance.running.answer import Hello
+from conformance.running.answer import ALIGNMENTS, TOP_LEFT, Hello
 from conformance.running.arrays import giver, library, take
-from conformance.running.claims import DECLARE, Call, beside, check_taken, inspect_call, unread
+from conformance.running.batch import RANK
+from conformance.running.claims import (
+    DECLARE,
+    Call,
+    check_taken,
+    head_note,
+    head_of,
+    inspect_call,
+    lacking,
+    unread,
+)
+from conformance.running.closed import BASES
 from conformance.running.nearest import known, nearest
 from conformance.running.protocol import in_order
 from conformance.running.words import first_line
@@ -51,6 +62,9 @@ class Target:
     take: Callable[[Any], Array]  # and back
     own_arrays: bool  # give is the target's own: what it gives need not be readable
     device: str | None = None  # where its arrays are made; None = the library's default
+    rank: int | None = None  # of the arrays that it takes; None = any
+    file: str = ""  # that it is written in
+    based_on: str | None = None  # the package whose answers it gives, by its own word
 
 
 def implementations() -> dict[str, str]:
@@ -106,7 +120,7 @@ def reachable(folder: Path) -> None:
 
 def _import(name: str, source: str, backend: str | None) -> ModuleType:
     if not all(part.isidentifier() for part in name.split(".")):
-        what = "a folder" if Path(name).is_dir() else "no name of a module"
+        what = "a folder" if Path(name).is_dir() else "not the name of a module"
         raise UsageError(
             f"{name!r} is {what}; give a backend, package.module:attribute or path/to/file.py:attribute"
             f"{nearest(source, implementations())}"
@@ -137,7 +151,7 @@ def _missing(error: ModuleNotFoundError, backend: str | None) -> str:
     missing = f"no module named {error.name!r}"
     packages = PACKAGES.get(library)
     if backend is None or packages is None:
-        return f"{missing}; install it for {sys.executable}, which runs this, or put it beside the file"
+        return f"{missing}; install it for {sys.executable}, which runs this, or put it next to the file"
     return f"{missing}; install it with: pip install {packages}"
 
 
@@ -145,7 +159,7 @@ def _import_file(path: str) -> ModuleType:
     file = Path(path)
     if not file.is_file():
         if file.exists():
-            raise UsageError(f"{path!r} is no regular file; give a file of Python")
+            raise UsageError(f"{path!r} is not a regular file; give a Python file")
         siblings = [str(p) for p in file.parent.glob("*.py")] if file.parent.is_dir() else []
         raise UsageError(f"no file {path!r}{nearest(path, siblings)}")
     name = file.stem if _free(file) else f"{file.stem}_target"
@@ -216,16 +230,38 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
         name: inspect_call(function, name, f"{source} ({name})")
         for name, function in _operations(found, source, operation).items()
     }
-    declared = getattr(found, "features", None)
-    if declared is None:
-        features = {feature for call in calls.values() for feature in call.features}
-    else:
-        features = set(_names(declared, "feature", FEATURES, source))
-        check_taken(features, calls.values(), source)
-    dtypes = _names(getattr(found, "dtypes", ("float32",)), "dtype", DTYPES, source)
-    array_type = _text(found, "array_type", source) or "numpy"
-    layout = known(f"layout of {source}:", _text(found, "layout", source) or "bhld", LAYOUTS)
-    accuracy = known(f"accuracy of {source}:", _text(found, "accuracy", source) or "eager", POLICIES)
+    head = head_of(found)
+
+    def own_word(attribute: str) -> Any:
+        return getattr(found, attribute, head.get(attribute))
+
+    given = own_word("features")
+    declared = None if given is None else set(_names(given, "feature", FEATURES, source))
+    if declared is not None and "features" in head:  # which may be meant for its neighbours too
+        declared -= lacking(declared, next(iter(calls.values())))
+    elif declared is not None:
+        check_taken(declared, calls.values(), source)
+    features_of = _features_of(calls, declared, found, source)
+    features = {feature for those in features_of.values() for feature in those}
+    dtypes = _names(own_word("dtypes") or ("float32",), "dtype", DTYPES, source)
+    array_type = _word(own_word("array_type"), "array_type", source) or "numpy"
+    layout = known(f"layout of {source}:", _word(own_word("layout"), "layout", source) or "bhld", LAYOUTS)
+    accuracy = known(
+        f"accuracy of {source}:", _word(own_word("accuracy"), "accuracy", source) or "eager", POLICIES
+    )
+    alignment = known(
+        f"causal_alignment of {source}:",
+        _word(own_word("causal_alignment"), "causal_alignment", source) or TOP_LEFT,
+        ALIGNMENTS,
+    )
+    rank = own_word("rank")
+    if rank not in (None, RANK):
+        raise UsageError(
+            f"{source}: rank must be {RANK}, or left out for a target of any rank, got {rank!r:.80}"
+        )
+    based_on = _word(own_word("based_on"), "based_on", source)
+    if based_on is not None:
+        known(f"based_on of {source}:", based_on, BASES)
     own, back = getattr(found, "asarray", None), getattr(found, "to_numpy", None)
     if own is not None and device is not None:
         raise UsageError(
@@ -242,10 +278,19 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
             accuracy=accuracy,
             isolate=("float64",) if array_type == "jax" else (),  # x64 changes how float32 is computed
             assumed=DEFAULT_FEATURES if declared is None else (),
+            features_of={
+                name: in_order(tuple(those), FEATURES)
+                for name, those in features_of.items()
+                if those != features
+            },
+            causal_alignment=alignment,
             environment={} if own else _environment(array_type),
             notes=(
+                *((f"{source} is based on {based_on}: its answers are not its own",) if based_on else ()),
                 *unread(found, source),
-                *beside(found, source),
+                *head_note(head, source),
+                *_left_out(calls, declared, source),
+                *_placed(alignment, features, source),
                 *(
                     note
                     for call in calls.values()
@@ -262,7 +307,51 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
         take=(lambda returned: take(back(returned))) if back else take,
         own_arrays=own is not None,
         device=wanted_device,
+        rank=rank,
+        file=_file(found),
+        based_on=based_on,
     )
+
+
+def _features_of(
+    calls: Mapping[str, Call], declared: set[str] | None, found: Any, source: str
+) -> dict[str, set[str]]:
+    """Operation -> its features: what it says itself, else what the target says and it has a parameter for."""
+    signed = {feature for call in calls.values() for feature in call.features}
+    features = {}
+    for operation, call in calls.items():
+        own = None if call.function is found else getattr(call.function, "features", None)
+        if own is not None:
+            features[operation] = set(_names(own, "feature", FEATURES, source))
+            check_taken(features[operation], [call], f"{source} ({operation})")
+        elif declared is not None:
+            features[operation] = declared - lacking(declared, call)
+        else:
+            features[operation] = signed if call.any_option else call.features
+    return features
+
+
+def _left_out(calls: Mapping[str, Call], declared: set[str] | None, source: str) -> Iterable[str]:
+    """That an operation is not tested with some of the features that are declared for all of them."""
+    for operation, call in calls.items():
+        own = getattr(call.function, "features", None)
+        if declared and own is None and not operation.endswith("_vjp") and (names := lacking(declared, call)):
+            listed = ", ".join(in_order(tuple(names), FEATURES))
+            yield f"{source} ({operation}) has no parameter for {listed}, which is not tested there"
+
+
+def _placed(alignment: str, features: Iterable[str], source: str) -> Iterable[str]:
+    """That a target says where its queries are, and is told as well."""
+    if alignment != TOP_LEFT and "q_offset" in features:
+        yield f"{source} takes q_offset, so its causal_alignment is not used"
+
+
+def _file(found: Any) -> str:
+    """The file that a target is written in; empty if it has none."""
+    module = (
+        found if isinstance(found, ModuleType) else sys.modules.get(getattr(found, "__module__", None) or "")
+    )
+    return getattr(module, "__file__", None) or ""
 
 
 def _operations(found: Any, source: str, operation: str | None) -> dict[str, Callable[..., Any]]:
@@ -302,7 +391,10 @@ def _names(given: Any, kind: str, names: Iterable[str], source: str) -> tuple[st
 
 
 def _text(found: Any, attribute: str, source: str) -> str | None:
-    value = getattr(found, attribute, None)
+    return _word(getattr(found, attribute, None), attribute, source)
+
+
+def _word(value: Any, attribute: str, source: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise UsageError(f"{source}: {attribute} must be a string, got {value!r:.80}")
     return value
@@ -322,5 +414,11 @@ def _version(found: Any, source: str) -> str | None:
     return None if version is None else str(version)
 
 
+BEHIND = ("torch", "jax", "keras", "onnx", "onnxruntime")
+"""Libraries that may stand behind a target, whatever arrays it takes."""
+
+
 def _environment(array_type: str) -> dict[str, str]:
-    return {array_type: str(getattr(library(array_type), "__version__", "unknown"))}
+    behind = {name: sys.modules[name] for name in BEHIND if name in sys.modules}
+    modules = {array_type: library(array_type), **behind}
+    return {name: str(getattr(module, "__version__", "unknown")) for name, module in modules.items()}

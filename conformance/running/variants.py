@@ -82,10 +82,29 @@ def with_variants(questions: Sequence[Question], seed: int) -> list[Question]:
     able = [q for q in questions if not q.unclaimed and not q.case.raises]
     drawn = {(q.case.id, q.dtype): f"{seed}/{q.case.id}/{q.dtype}" for q in able}
     number = max(LEAST, round(SHARE * len(able)))
-    chosen = sorted(drawn, key=lambda key: sha256(drawn[key].encode()).digest())[:number]
+    order = sorted(able, key=lambda q: sha256(drawn[q.case.id, q.dtype].encode()).digest())
+    chosen = _changes(order, number)
     return [
-        replace(q, seed=drawn[q.case.id, q.dtype]) if (q.case.id, q.dtype) in chosen else q for q in questions
+        replace(q, seed=drawn[key], changed=chosen[key]) if (key := (q.case.id, q.dtype)) in chosen else q
+        for q in questions
     ]
+
+
+def _changes(order: Sequence[Question], number: int) -> dict[tuple[str, str], str]:
+    """Which questions have a variant, and the operand that differs next to nothing in the call before it.
+
+    So many of the first ones, and for each operand, option and other feature of each operation the first with it.
+    """
+    chosen: dict[tuple[str, str], str] = {}
+    met: set[tuple[str, str]] = set()
+    for q in order:
+        key, options = (q.case.id, q.dtype), [n for n in q.case.features if n not in q.case.inputs]
+        names = [name for name in q.case.inputs if q.case.memory.get(name) != SHARED_ARRAY]
+        new = [n for n in (*names, *options) if (q.case.operation, n) not in met]
+        if new or len(chosen) < number:
+            met.update((q.case.operation, n) for n in new[:1])
+            chosen[key] = new[0] if new[:1] and new[0] in names else random.Random(q.case.id).choice(names)
+    return chosen
 
 
 def variant(case: Case, seed: str) -> Variant:
@@ -101,16 +120,19 @@ def variant(case: Case, seed: str) -> Variant:
     }
     words = [f"{' and '.join(negated)} negated", *(ENTRIES[name] for name in ENTRIES if name in orders)]
     memory = {name: how for name, how in case.memory.items() if how != SHARED_ARRAY}  # they now differ
-    return Variant(replace(case, inputs=inputs, expected=expected, memory=memory), ", ".join(words), seed)
+    return Variant(
+        replace(case, inputs=inputs, expected=expected, memory=memory, seeded={}), ", ".join(words), seed
+    )
 
 
-def unlike(row: Row, again: Row, made: Variant) -> Row:
-    """The row of a case that is answered though its variant is not: that of the variant, which says so."""
+def unlike(row: Row, again: Row, made: Variant, how: str = "", requirement: str = "CONF-16") -> Row:
+    """The row of a case that is answered though its variant is not: that of the variant, which says so, or how."""
     where = f"{made.words}; --fresh {made.seed.partition('/')[0]}"
+    how = how or "answers the stored case but not its variant"
     return replace(
         again,
         verdict="fail" if again.verdict == "unsupported" else again.verdict,
-        message=f"answers the stored case but not its variant ({where}): {again.message} (CONF-16)",
+        message=f"{how} ({where}): {again.message} ({requirement})",
         seconds=row.seconds + again.seconds,
         got=(),
         got_left_out="it is the answer to a variant of the case",
@@ -171,7 +193,7 @@ def _golden(case: Case, name: str, golden: Golden, orders: Mapping[str, list[int
     """A golden value in its new order; sampled rows keep their place in it and get new numbers."""
     axis, held, rows = query_axis(name, len(golden.shape)) - len(golden.shape), "", golden.rows
     if rows is not None:
-        held = next(kind for kind, at in _axes(case, name, len(golden.shape)).items() if at == axis)
+        held = next((kind for kind, at in _axes(case, name, len(golden.shape)).items() if at == axis), "")
         rows = tuple(orders[held].index(row) for row in rows) if held in orders else rows
 
     def move(array: Array) -> Array:

@@ -10,12 +10,14 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
 
 from conformance.errors import UsageError
-from conformance.running.answer import Answer
+from conformance.running.answer import Answer, Hello
 from conformance.running.call import call
+from conformance.running.closed import Closed, open_to
 from conformance.running.orphan import end_with_parent
 from conformance.running.previous import Previous
 from conformance.running.protocol import (
@@ -29,7 +31,7 @@ from conformance.running.protocol import (
     hello_message,
     loads,
 )
-from conformance.running.target import Target, load, reachable
+from conformance.running.target import Target, implementations, load, reachable
 from conformance.running.words import first_line
 
 Other = Callable[[Target, Message], Message]
@@ -74,6 +76,7 @@ def serve(
 ) -> int:
     """Answers one message after another; 0 at the end, 2 if the target cannot be started."""
     target: Target | None = None
+    closed = Closed()
     previous = Previous()
     for line in lines:
         try:
@@ -83,10 +86,10 @@ def serve(
                 break
             if command == "start":
                 target = _start(check(message, "start"), source, operation, device)
-                reply = hello_message(target.hello)
+                reply = hello_message(_watched(target, source, closed))
             elif command == "run" and target is not None:
                 reply = answer_message(
-                    str(message.get("id", "")), _run(target, check(message, "run"), previous)
+                    str(message.get("id", "")), _run(target, check(message, "run"), previous, closed)
                 )
             elif others and target is not None and isinstance(command, str) and command in others:
                 reply = others[command](target, message)
@@ -112,10 +115,18 @@ def _start(message: Message, source: str, operation: str | None, device: str | N
     return load(source, operation, device)
 
 
-def _run(target: Target, message: Message, previous: Previous) -> Answer:
+def _watched(target: Target, source: str, closed: Closed) -> Hello:
+    """What the target says of itself, and whether it read the stored answers while it was loaded."""
+    read = closed.noted()
+    closed.close(open_to(implementations().get(source, source), target.based_on))
+    note = f"{source} {read.partition(':')[0]} while it was loaded: what it remembers of them, variants show"
+    return replace(target.hello, notes=(*target.hello.notes, note)) if read else target.hello
+
+
+def _run(target: Target, message: Message, previous: Previous, closed: Closed) -> Answer:
     inputs = {name: decode_array(name, entry) for name, entry in message["inputs"].items()}
     try:
-        return call(
+        answer = call(
             target,
             message["operation"],
             inputs,
@@ -126,7 +137,9 @@ def _run(target: Target, message: Message, previous: Previous) -> Answer:
             previous=previous,
         )
     except KeyboardInterrupt as error:  # raised by the target: no user reaches this process
-        return Answer("error", first_line(error))
+        answer = Answer("error", first_line(error))
+    noted = closed.noted()
+    return Answer("wrong", noted) if noted else answer
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def _tried(
 def _answer(
     target: Target, case: Case, dtype: str, may_refuse: bool = False
 ) -> Mapping[str, Array] | str | None:
-    """Outputs, a message in their place, or None where the target does not claim the case."""
+    """Outputs, a message in their place, or None where the target does not support the case."""
     if not set(case.features) <= set(target.hello.features) or case.operation not in target.calls:
         return None
     with np.errstate(all="ignore"), warnings.catch_warnings():

@@ -112,7 +112,7 @@ def kind_of(change: Change, comparable: bool) -> str:
 
 
 def notes(before: Report, after: Report) -> tuple[str, ...]:
-    """What differs beside the rows, a sentence each."""
+    """What differs in addition to the rows, a sentence each."""
     pairs: Iterable[tuple[str, Any, Any]] = (
         ("target's version", before.target.version, after.target.version),
         ("accuracy", before.target.accuracy, after.target.accuracy),

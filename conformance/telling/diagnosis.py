@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from conformance.diagnosis.failing import Failure
-from conformance.diagnosis.finding import Diagnosed, Finding
+from conformance.diagnosis.finding import Diagnosed, Finding, Note
 from conformance.diagnosis.model import Model
+from conformance.diagnosis.saying import kind
 from conformance.diagnosis.split import Split
 from conformance.judging.verdict import Diagnosis, Row
-from conformance.telling.alike import kind
 from conformance.telling.requirements import named_all
 from conformance.telling.text import counted
 
@@ -25,15 +25,16 @@ def diagnosis_lines(found: Diagnosed) -> list[str]:
     """What was found, a sentence each; nothing where nothing failed."""
     if not found.failed:
         return []
-    lines = [finding_line(finding) for finding in found.findings]
     said = _said(found)
-    lines += [f"{n} of {_failures(found.failed)} say it themselves: {message}" for message, n in said]
+    told = [
+        *((not note.first, -len(note.explained), note_line(note, found.failed)) for note in found.notes),
+        *((True, -finding.explains, finding_line(finding)) for finding in found.findings),
+        *((True, -n, f"{n} of {_failures(found.failed)} say it themselves: {words}") for words, n in said),
+    ]
+    lines = [line for _, _, line in sorted(told, key=lambda each: each[:2])]
     unexplained = found.failed - found.explained - sum(n for _, n in said)
     if found.single:
-        lines.append(
-            "only one case fails, which is too little to tell by; these known mistakes would do the same: "
-            + "; ".join(f"{_sentence(model)} ({_names(model)})" for model in found.single[:ALIKE])
-        )
+        lines.append(_single(found))
     elif not lines and found.compared:
         lines.append(_nothing(found))
     elif lines and unexplained:
@@ -43,7 +44,7 @@ def diagnosis_lines(found: Diagnosed) -> list[str]:
             f"{counted(unseen, 'failure')} left nothing to compare: a crash, a timeout, or an answer too large"
         )
     if found.hurried:
-        lines.append("the time for it ran out: there may be more to find")
+        lines.append("the time for the diagnosis ran out: there may be more to find")
     return [*split_lines(found.splits), *lines]
 
 
@@ -57,30 +58,62 @@ def _said(found: Diagnosed) -> list[tuple[str, int]]:
     return sorted(told, key=lambda each: -each[1])[:SAID]
 
 
+def _single(found: Diagnosed) -> str:
+    """The mistakes that fit the only wrong answer; it alone cannot tell them apart."""
+    models = found.single
+    which = "the only wrong answer" if found.compared > found.numbers else "the only failing case"
+    lead = f"one failure fits: {_sentence(models[0])} ({_names(models[0])})"
+    others = list({_ids(model): model for model in models[1:] if _ids(model) != _ids(models[0])}.values())
+    if not others:
+        return lead
+    alike = [f"{_sentence(model).rstrip('.')} ({_ids(model)})" for model in others[:ALIKE]]
+    more = [f"and {len(others) - ALIKE} more"] if len(others) > ALIKE else []
+    return f"{lead}. {which.capitalize()} cannot tell it from: {'; '.join([*alike, *more])}"
+
+
 def _nothing(found: Diagnosed) -> str:
     """That no model is named: of one case that raises many would do the same, which says nothing."""
+    if found.raised and found.cases == 1:
+        return "No diagnosis: the only failing case raised an exception, which stands with the failure"
     if found.cases > 1:
-        return f"no known mistake reproduces two or more of {_failures(found.failed)}"
-    one = "the one case that fails" if found.compared == found.failed else "the one case that can be compared"
-    if found.raised:
-        return (
-            f"{one} raises, which is too little to tell a mistake by; what it raises stands with the failure"
+        return f"No diagnosis: no known mistake explains these {_failures(found.failed)}"
+    return "No diagnosis: no known mistake gives the numbers of the only failing case"
+
+
+def note_line(note: Note, of: int) -> str:
+    """What is said without a model, how much of what fails it explains, and the requirement."""
+    like = f"; such as {', '.join(note.ids)}" if note.ids else ""
+    names = f"{named_all(note.violates)}{like}"
+    line = f"{note.sentence}. This explains {len(note.explained)} of {_failures(of)} ({names})."
+    if note.beside:
+        line += (
+            f" {counted(note.beside, 'other inaccurate test')} of that dtype {_is(note.beside)} further off."
         )
-    return f"no known mistake does the same in {one}"
+    return line
+
+
+def _is(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def split_lines(splits: Sequence[Split]) -> list[str]:
     """What failing rows have in common and passing rows have not, a sentence for each condition."""
+    return told_splits(split_json(split) for split in splits)
+
+
+def told_splits(splits: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The same, of conditions as they stand in a report."""
     lines, told = [], set[str]()
     for split in splits:
-        there, elsewhere = split.failing + split.passing, split.failing_elsewhere + split.passing_elsewhere
-        verb = KINDS.get(split.kind, "fails")
-        who = f"Of the other rows it {verb}" if split.kind in told else f"It {verb}"
+        kind, elsewhere = split["verdict"], split["failing_elsewhere"]
+        verb = KINDS.get(kind, "fails")
+        who = f"Of the other rows it {verb}" if kind in told else f"It {verb}"
         lines.append(
-            f"{who} {'mostly' if split.failing_elsewhere else 'only'} {split.condition}: {split.failing} of "
-            f"{counted(there, 'row')} there, {split.failing_elsewhere} of {elsewhere} elsewhere."
+            f"{who} {'mostly' if elsewhere else 'only'} {split['condition']}: {split['failing']} of "
+            f"{counted(split['failing'] + split['passing'], 'row')} there, {elsewhere} of "
+            f"{elsewhere + split['passing_elsewhere']} elsewhere."
         )
-        told.add(split.kind)
+        told.add(kind)
     return lines
 
 
@@ -92,12 +125,13 @@ def finding_line(finding: Finding) -> str:
         parts.append("It happens in a part of each of these calls; the rest of them is right.")
     if finding.contradicted:
         parts.append(
-            f"Yet {finding.contradicted} of {counted(finding.looked_at, 'passing row')} that it was tried on would "
-            "fail too: it may happen in some of the calls only, or be a relative of it."
+            f"Not an exact match: this mistake would also break {finding.contradicted} of "
+            f"{counted(finding.looked_at, 'test')} that you pass and that it was tried on. "
+            "Yours may occur in some calls only, or be a similar one."
         )
     if alike := _alike(finding):
         more = [f"and {len(alike) - ALIKE} more"] if len(alike) > ALIKE else []
-        parts.append(f"Looks the same here: {'; '.join([*alike[:ALIKE], *more])}.")
+        parts.append(f"These tests cannot tell it from: {'; '.join([*alike[:ALIKE], *more])}.")
     return " ".join(parts)
 
 
@@ -143,13 +177,14 @@ def diagnosed_rows(rows: Iterable[Row], found: Diagnosed) -> list[Row]:
 
 
 def diagnosis_json(found: Diagnosed) -> dict[str, Any]:
-    """All of it for machines."""
+    """All of it as JSON."""
     return {
         "failed": found.failed,
         "compared": found.compared,
         "explained": found.explained,
         "hurried": found.hurried,
         "splits": list(splits_json(found)),
+        "notes": list(notes_json(found)),
         "findings": [_finding_json(finding) for finding in found.findings],
         "single_case": [_ids(model) for model in found.single],
     }
@@ -157,16 +192,31 @@ def diagnosis_json(found: Diagnosed) -> dict[str, Any]:
 
 def splits_json(found: Diagnosed) -> tuple[Mapping[str, Any], ...]:
     """The conditions, as they stand in a report."""
+    return tuple(map(split_json, found.splits))
+
+
+def split_json(split: Split) -> Mapping[str, Any]:
+    """A condition, as it stands in a report."""
+    return {
+        "verdict": split.kind,
+        "condition": split.condition,
+        "failing": split.failing,
+        "passing": split.passing,
+        "failing_elsewhere": split.failing_elsewhere,
+        "passing_elsewhere": split.passing_elsewhere,
+    }
+
+
+def notes_json(found: Diagnosed) -> tuple[Mapping[str, Any], ...]:
+    """What is said without a model, as it stands in a report."""
     return tuple(
         {
-            "verdict": split.kind,
-            "condition": split.condition,
-            "failing": split.failing,
-            "passing": split.passing,
-            "failing_elsewhere": split.failing_elsewhere,
-            "passing_elsewhere": split.passing_elsewhere,
+            "sentence": f"{note.sentence}.",
+            "violates": list(note.violates),
+            "explains": len(note.explained),
+            "of": found.failed,
         }
-        for split in found.splits
+        for note in found.notes
     )
 
 

@@ -1,4 +1,4 @@
-"""One requirement in full: what it asks for, why, who tests it and how it is broken; or one defect."""
+"""One requirement in full: what it requires, why, who tests it and how it is broken; or one defect."""
 
 import re
 from typing import Any
@@ -101,11 +101,11 @@ def _state(found: dict[str, Any]) -> list[str]:
         return []
     orders = any(THEN in shown for cases in found["shown by"].values() for shown in cases)
     what = (
-        "asked of one target in the order below, the last case is answered wrongly"
+        "run in one process in the order below, the last case fails"
         if orders
-        else "each case below shows it alone, asked of a new target"
+        else "each case below fails alone, in a new process"
     )
-    return [f"state     the answer depends on what was asked before; {what}"]
+    return [f"state     the result depends on earlier calls; {what}"]
 
 
 def explanation_lines(found: dict[str, Any]) -> list[str]:

@@ -48,13 +48,14 @@ REMEMBERED = (
     "What an earlier call left behind decides this one: what is remembered of the operands does not tell them apart, "
     "or memory is read that was never written (IND-4)."
 )
+UNKNOWN = "no known mistake does the same in all of {} calls that fail alike and in none that is right"
 DIAGNOSED = 4.0
 """Seconds of processor time for the diagnosis of each distinct failure."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be explored, beside the target."""
+    """What is to be explored, in addition to the target."""
 
     seconds: float = SECONDS
     cases: int | None = None
@@ -224,6 +225,7 @@ class Exploration:
         words = [*request.command, *([request.target] if isinstance(request.target, str) else [])]
         check_apart([file for file, _ in self._files], (("target", path) for path in files_of(words)))
         self.hello: Hello | None = None
+        self.claimed: Claims | None = None
         self.policy = request.accuracy or "eager"
         self._tally = Tally()
         self.tally: Tally | LargeTally = LargeTally() if wanted.large else self._tally
@@ -248,7 +250,7 @@ class Exploration:
         trials = Trials(asker, hello, self.policy, another)
         try:
             claims = self.claims(hello)
-            self.hello = hello
+            self.hello, self.claimed = hello, claims
             if ready is not None:
                 ready()
             drawing = self._replayed(trials, claims) if self.wanted.replay else self._drawn(trials, claims)
@@ -302,7 +304,7 @@ class Exploration:
         for dtype in selection.dtypes:
             if dtype not in hello.dtypes:
                 raise UsageError(
-                    f"{source} does not claim {dtype}; it claims {', '.join(hello.dtypes) or 'no dtype'}"
+                    f"{source} does not support {dtype}; it supports {', '.join(hello.dtypes) or 'no dtype'}"
                 )
         dtypes = tuple(d for d in DTYPES if d in (selection.dtypes or hello.dtypes))
         operations = tuple(o for o in hello.operations if selection.operation in (None, o))
@@ -312,7 +314,9 @@ class Exploration:
                 f"{source} claims no {selection.operation or 'operation'}: nothing is left to draw"
             )
         if wanted and not wanted & set(hello.features):
-            raise UsageError(f"{source} does not claim {', '.join(sorted(wanted))}: nothing is left to draw")
+            raise UsageError(
+                f"{source} does not support {', '.join(sorted(wanted))}: nothing is left to draw"
+            )
         claims = Claims(operations, frozenset(hello.features), dtypes, self.wanted.size, wanted)
         if self.wanted.large:
             return claims
@@ -343,11 +347,11 @@ class Exploration:
     def _check_replay(self, recipe: Recipe, claims: Claims) -> None:
         if recipe.operation not in claims.operations or recipe.dtype not in claims.dtypes:
             raise UsageError(
-                f"--replay: {self.request.source} does not claim {recipe.operation} in {recipe.dtype}, as it asks"
+                f"--replay: {self.request.source} does not support {recipe.operation} in {recipe.dtype}, as it asks"
             )
         if lacking := sorted(needs(recipe) - claims.features):
             raise UsageError(
-                f"--replay: the token needs {' and '.join(lacking)}, which the target does not claim: "
+                f"--replay: the token needs {' and '.join(lacking)}, which the target does not support: "
                 f"{self.request.source}"
             )
 
@@ -360,7 +364,7 @@ class Exploration:
             raise UsageError("--replay: no expected value is derived for the call of this token")
         self._tally.judged = int(tried.row.verdict != "unsupported")
         if not tried.failed:
-            yield Judged(tried.row)
+            yield Judged(tried.row, tried=tried)
             return
         found = examine(trials, claims, tried, name)
         self._tally.found.append(found)
@@ -443,7 +447,7 @@ class Exploration:
         )
 
     def _flaws(self) -> tuple[str, ...]:
-        """What is wrong with the baseline, beside calls that pass against it."""
+        """What is wrong with the baseline, apart from calls that pass against it."""
         baseline = self.request.baseline
         if baseline is None:
             return ()
@@ -483,7 +487,13 @@ def _diagnosis(found: Found, row: Row, policy: str) -> tuple[list[str], Row]:
             cases.append(replace(each.case, id=name))
             rows.append(replace(each.row, case=name))
     told = diagnose(rows, cases, policy, seconds=DIAGNOSED)
+    # what it takes to fail stands there already, found by experiments; a mistake that a passing call refutes is none
+    findings = tuple(f for f in told.findings if not f.contradicted and f.explains == told.compared)
+    refuted = bool(told.findings) and not findings
+    told = replace(told, splits=(), findings=findings)
     first = next(iter(diagnosed_rows(rows, told)), row)
+    if refuted:
+        return [UNKNOWN.format(told.compared)], replace(row, diagnosis=first.diagnosis)
     return diagnosis_lines(told), replace(row, diagnosis=first.diagnosis)
 
 
@@ -498,5 +508,5 @@ def _folder(path: Path) -> None:
         if not os.access(path, os.W_OK):
             raise PermissionError(13, "no permission to write there")
     except OSError as error:
-        reason = "it is there, and no folder" if path.exists() and not path.is_dir() else error.strerror
+        reason = "it exists and is not a folder" if path.exists() and not path.is_dir() else error.strerror
         raise UsageError(f"--save {str(path)!r} cannot be used: {reason}; give a folder") from error

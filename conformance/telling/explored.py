@@ -10,12 +10,13 @@ from rich.progress import Progress as Bar
 
 from conformance.exploring.large.asking import GIB
 from conformance.exploring.large.search import LargeFound, LargeTally
-from conformance.exploring.search import Event, Found, Judged
+from conformance.exploring.said import line
+from conformance.exploring.search import Event, Found, Judged, Tally
 from conformance.telling.exploration import Exploration
 from conformance.telling.progress import row_text
 from conformance.telling.report import Report
 from conformance.telling.requirements import named_all
-from conformance.telling.text import counted, inert, plain, safe, shorten
+from conformance.telling.text import MESSAGE, counted, inert, plain, safe, shorten
 
 EVERY = 10.0
 """Seconds between two lines where there is no terminal."""
@@ -60,6 +61,22 @@ def failure_text(report: Report) -> str:
     drawing = report.drawing
     seed = f"  seed      {drawing.seed}, {drawing.judged} calls judged" if drawing else ""
     return "\n".join(inert(line) for line in [*lines, seed])
+
+
+def closing_lines(exploration: Exploration) -> list[str]:
+    """What the draw met, and how 16-bit answers were judged where they could be judged more tightly."""
+    if exploration.wanted.replay or exploration.claimed is None:
+        return []
+    lines = []
+    if isinstance(exploration.tally, Tally):
+        lines.append(exploration.tally.coverage.line(exploration.claimed))
+    narrow = [d for d in ("float16", "bfloat16") if d in exploration.claimed.dtypes]
+    if narrow and exploration.policy == "eager":
+        lines.append(
+            f"note: {' and '.join(narrow)} judged as `eager`, which lets logits and weights be stored in 16 bits; "
+            "a kernel that keeps them in float32 declares `fused`, and is judged more tightly"
+        )
+    return lines
 
 
 def last_line(exploration: Exploration) -> str:
@@ -129,9 +146,12 @@ class Progress:
     def show(self, event: Event | LargeFound) -> None:
         """Shows one event."""
         tally = self._exploration.tally
-        said = f"{tally.judged} judged, {counted(len(tally.found), 'failure')}"
         if self._verbose and isinstance(event, Judged):
             self._console.print(row_text(event.row, True), soft_wrap=True)
+            if event.tried is not None and event.tried.case is not None:
+                said = shorten(line(event.tried.recipe, event.tried.case), MESSAGE)
+                self._console.print(plain(f"        {said}", "dim"), soft_wrap=True)
+        said = f"{tally.judged} judged, {counted(len(tally.found), 'failure')}"
         if self._bar is not None:
             wanted = self._exploration.wanted
             task = self._bar.tasks[0]
@@ -143,5 +163,5 @@ class Progress:
 
     def echo(self, text: str) -> None:
         """Shows what a target's process writes to stderr."""
-        for line in text.splitlines():
-            self._console.print(plain(f"  | {line}", "dim"), soft_wrap=True)
+        for written in text.splitlines():
+            self._console.print(plain(f"  | {written}", "dim"), soft_wrap=True)

@@ -39,7 +39,7 @@ def run_markdown(report: Report, requirements: Iterable[Requirement] = ()) -> st
         titles = {requirement.id: requirement.title for requirement in requirements}
         parts.append(
             table(
-                ("requirement", "failed", "what it asks for"),
+                ("requirement", "failed", "what it requires"),
                 (
                     (
                         named(each.requirement),

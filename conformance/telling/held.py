@@ -1,4 +1,4 @@
-"""That one run at a time writes a file: a lock beside it, which the system releases however its run ends."""
+"""That one run at a time writes a file: a lock next to it, which the system releases however its run ends."""
 
 import os
 import stat
@@ -80,7 +80,7 @@ def _opened(path: Path) -> IO[bytes] | None:
         raise UsageError(f"{path}, the lock, cannot be opened ({error.strerror}): remove it") from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise UsageError(f"{path}, the lock, is no regular file: remove it")
+        raise UsageError(f"{path}, the lock, is not a regular file: remove it")
     return file
 
 

@@ -3,14 +3,19 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
+from conformance.diagnosis.split import splits
 from conformance.judging.verdict import Row
 from conformance.names import OPERATIONS
 from conformance.running.answer import Hello
+from conformance.running.quick import QUICK
 from conformance.telling import summary
+from conformance.telling.diagnosis import split_json
 from conformance.telling.record import place
 from conformance.telling.report import Report
 from conformance.telling.requirements import read_requirements
+from conformance.vectors.load import load_vectors
 from conformance.version import SUITE_VERSION
 
 NAMED = 8
@@ -101,7 +106,7 @@ def _whole(reports: Sequence[Report], complete: bool) -> Report:
         accuracy=first.target.accuracy,
     )
     options = dict(first.options or {})
-    narrowed = bool(options.get("k") or options.get("feature"))
+    narrowed = bool(options.get("k") or options.get("feature") or options.get("profile") == QUICK)
     ended = {_shard(report) for report in reports if report.ended}
     whole = complete and not narrowed and all(_shard(report) in ended for report in reports)
     return replace(
@@ -112,10 +117,29 @@ def _whole(reports: Sequence[Report], complete: bool) -> Report:
         profiles=summary.profiles(results, hello, whole),
         untested_requirements=summary.untested(results, [r.id for r in read_requirements()]),
         results=results,
+        **_said(reports, results),
         asked=_asked(reports, len(results)),
         stopped=next((report.stopped for report in reports if report.stopped), ""),
         options={**options, "shard": None if complete else options.get("shard")},
     )
+
+
+def _said(reports: Sequence[Report], rows: Sequence[Row]) -> dict[str, Any]:
+    """Conditions of the whole run, if its parts were diagnosed and the vectors are there; else those of the parts.
+
+    Notes count the rows of their part, so those of several parts are left to the parts.
+    """
+    diagnosed = any(
+        report.splits or report.notes or any(r.diagnosis for r in report.results) for report in reports
+    )
+    kept = max((report.splits for report in reports), key=len)
+    notes = reports[0].notes if len(reports) == 1 else ()
+    if not diagnosed or len(reports) == 1:
+        return {"splits": kept, "notes": notes}
+    vectors = load_vectors()
+    if any(report.vectors_sha256 != vectors.sha256 for report in reports):
+        return {"splits": kept, "notes": notes}
+    return {"splits": tuple(map(split_json, splits(rows, vectors.cases))), "notes": notes}
 
 
 def _asked(reports: Sequence[Report], rows: int) -> int | None:

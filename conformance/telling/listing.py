@@ -9,8 +9,11 @@ from rich.table import Table
 
 from conformance.defects.defect import Defect
 from conformance.names import DECLARED_FEATURES, FEATURES, OPTION_FEATURES, PROFILES
+from conformance.problems.problem import problems as shipped
+from conformance.problems.problem import read
 from conformance.running.select import in_profile
 from conformance.running.target import implementations
+from conformance.telling.installed import described
 from conformance.telling.report import number_to_json
 from conformance.telling.requirements import named, named_all, read_requirements
 from conformance.telling.text import counted, plain
@@ -24,6 +27,7 @@ from conformance.vectors import load
 from conformance.vectors.case import Array, Case, Golden
 from conformance.vectors.coverage import HOLES
 from conformance.vectors.coverage import coverage as coverage_of
+from conformance.vectors.seeded import seed_json
 
 Entry = dict[str, Any]
 
@@ -37,7 +41,11 @@ SHOWN = 40
 
 def backends() -> list[Entry]:
     """Every name that `run` knows."""
-    return [{"name": name, "stands for": value} for name, value in implementations().items()]
+    entries = []
+    for name, value in implementations().items():
+        about, libraries = described(value)
+        entries.append({"name": name, "library": libraries, "about": about, "stands for": value})
+    return entries
 
 
 def cases() -> list[Entry]:
@@ -137,13 +145,32 @@ def read_defects() -> tuple[Defect, ...]:
     return DEFECTS
 
 
+def problems() -> list[Entry]:
+    """Every problem that programs can be judged by."""
+    return [
+        {
+            "name": problem.name,
+            "title": problem.title,
+            "about": problem.about,
+            "operation": problem.operation,
+            "dtypes": list(problem.dtypes),
+            "policy": problem.policy,
+            "called": f"{problem.call.kind} {problem.call.names[0]}",
+            "file": str(path),
+        }
+        for path in shipped().values()
+        for problem in [read(path)]
+    ]
+
+
 LISTS: dict[str, tuple[Callable[[], list[Entry]], tuple[str, ...]]] = {
-    "backends": (backends, ("name", "stands for")),
+    "backends": (backends, ("name", "library", "about")),
     "cases": (cases, ("id", "note")),
     "requirements": (requirements, ("id", "name", "title", "notes", "cases")),
     "features": (features, ("name", "claimed", "cases")),
     "coverage": (coverage, ("part", "cell", "cases", "note")),
     "defects": (defects, ("id", "violates", "sentence")),
+    "problems": (problems, ("name", "title", "called")),
     "profiles": (profiles, ("name", "cases", "features", "note")),
 }
 """What can be listed: its entries, and the fields that a table shows."""
@@ -186,7 +213,11 @@ def case_json(case: Case) -> Entry:
             name: {
                 "dtype": case.dtype_of.get(name, str(array.dtype)),
                 "shape": list(array.shape),
-                "values": values(array),
+                **(
+                    {"seeded": seed_json(case.seeded[name])}
+                    if name in case.seeded
+                    else {"values": values(array)}
+                ),
             }
             for name, array in case.inputs.items()
         },
@@ -242,18 +273,29 @@ def case_lines(case: Case, titles: Mapping[str, str], verbose: bool = False) -> 
             else f" {case.dtype_of.get(name, array.dtype)}"
         )
         memory = f", {case.memory[name]} in memory" if name in case.memory else ""
-        lines += ["", f"input {name} {array.shape}{own}{memory}", *_array_lines(array)]
+        lines += ["", f"input {name} {array.shape}{own}{memory}{_seeded(case, name)}", *_array_lines(array)]
     if case.repeat > 1:
         lines += ["", f"called {counted(case.repeat, 'time')}; the last answer counts"]
     if case.raises:
         lines += ["", "expected: any exception but NotImplementedError"]
     for name, golden in case.expected.items():
         rows = f", rows {', '.join(map(str, golden.rows))}" if golden.rows is not None else ""
+        rows += ", finite elsewhere" if golden.finite else ""
         lines += ["", f"expected {name} {golden.shape}{rows}", *_array_lines(golden.hi)]
         lines += tolerance_lines_in_full(golden) if verbose else tolerance_lines(golden)
     if case.expected:
         lines += ["", LEGEND_IN_FULL if verbose else LEGEND]
     return lines
+
+
+def _seeded(case: Case, name: str) -> str:
+    """How an operand that is not stored is made."""
+    if name not in case.seeded:
+        return ""
+    seed = case.seeded[name]
+    numbers = f"{seed.bits} bits, power {seed.power}" if seed.share is None else f"{seed.share} of 256 true"
+    boxes = f", {counted(len(seed.boxes), 'part')} of another value" if seed.boxes else ""
+    return f", made of seed {seed.seed}: {numbers}{boxes}"
 
 
 def _array_lines(array: Array) -> list[str]:

@@ -18,7 +18,7 @@ class Section:
     heading: str
     line: int  # of the heading, from 1
     body: str
-    anchor: str = ""  # its own, beside the one that its words make
+    anchor: str = ""  # its own, next to the one that its words make
 
 
 def sections(text: str) -> list[Section]:

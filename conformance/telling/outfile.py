@@ -29,9 +29,9 @@ class OutFile:
     def _try(self, path: Path) -> None:
         self._path = path.resolve()  # replaces what a link points to, not the link
         if self._path.exists() and not self._path.is_file():
-            raise ValueError("it is there, and no file; give the name of a file")
+            raise ValueError("it exists and is not a file; give the name of a file")
         if not self._path.parent.is_dir():
-            raise ValueError(f"{self._path.parent} is no folder; make it first")
+            raise ValueError(f"{self._path.parent} is not a folder; create it first")
         self._sweep()
         beside, file = self._opened()
         file.close()
@@ -46,7 +46,7 @@ class OutFile:
         return self._path
 
     def _opened(self) -> tuple[Path, IO[str]]:
-        """The file that becomes the other one once it is whole: made anew, whatever lies or points there."""
+        """The file that becomes the other one once it is whole: created again, whatever lies or points there."""
         beside = self._path.with_name(f"{self._stem}{os.getpid()}")
         beside.unlink(missing_ok=True)
         return beside, beside.open("x", encoding="utf-8", errors="backslashreplace", newline="\n")

@@ -1,6 +1,7 @@
 """A run as it goes: a live bar on a terminal, plain lines elsewhere, nothing when it shall be quiet."""
 
 import threading
+from collections import Counter
 from types import TracebackType
 from typing import Self
 
@@ -8,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from conformance.diagnosis.saying import kind
 from conformance.judging.verdict import Row
 from conformance.running.isolated import START_SECONDS
 from conformance.running.runner import Event, GaveUp, Started
@@ -18,6 +20,8 @@ SLOW_START = 8.0
 """Seconds after which a target that has not started is said to be waited for."""
 FAILURES_SHOWN = 8
 """Failing rows that are told one by one, unless every row is."""
+SAME_SHOWN = 2
+"""Rows of one dtype that raise the same which are shown."""
 COVERS_SHOWN = 4
 
 
@@ -29,7 +33,8 @@ class RunProgress:
     ) -> None:
         self._kept = ", --report keeps them" if report else ""  # `diagnose` has no --report
         self._console, self._quiet, self._verbose = console, quiet, verbose
-        self._failed = 0
+        self._failed = self._shown = 0
+        self._raised: Counter[tuple[str, str]] = Counter()
         self._waiting = threading.Timer(SLOW_START, self._wait)
         self._waiting.daemon = True
         self._bar: Progress | None = None
@@ -57,7 +62,7 @@ class RunProgress:
         self._waiting.cancel()
         if self._bar is not None:
             self._bar.stop()
-        more = self._failed - FAILURES_SHOWN
+        more = self._failed - self._shown
         if more > 0 and not self._quiet and not self._verbose:
             self._console.print(f"... and {more} more; -v shows them all{self._kept}")
 
@@ -70,12 +75,20 @@ class RunProgress:
         if isinstance(event, GaveUp):  # which the report tells
             return
         self._failed += event.unexpected
-        told = event.unexpected and self._failed <= FAILURES_SHOWN
+        told = event.unexpected and self._shown < FAILURES_SHOWN and not self._known(event)
+        self._shown += told
         if not self._quiet and (told or self._verbose):
             self._console.print(row_text(event, self._verbose), soft_wrap=True)
         if self._bar is not None:
             failed = f"{self._failed} failed" if self._failed else ""
             self._bar.update(self._bar.task_ids[0], advance=1, failed=failed)
+
+    def _known(self, row: Row) -> bool:
+        """Whether what a call raised has been shown for its dtype often enough."""
+        if row.verdict != "error":
+            return False
+        self._raised[row.dtype, kind(row.message)] += 1
+        return self._raised[row.dtype, kind(row.message)] > SAME_SHOWN
 
     def _wait(self) -> None:
         limit = f"the target to start and say what it is: it may take {START_SECONDS:g} s"
@@ -89,10 +102,10 @@ class RunProgress:
             self._bar.add_task(safe(shorten(hello.name)), total=event.total, completed=event.done, failed="")
         elif not self._quiet:
             name = " ".join(shorten(part) for part in (hello.name, hello.version) if part)
-            rows = counted(event.total, "case")
-            done = f", {event.done} of them before" if event.done else ""
+            tests = counted(event.total, "test")
+            done = f", {event.done} of them done before" if event.done else ""
             self._console.print(
-                plain(f"{name}: {rows} by dtype{done}, judged as {event.accuracy}"),
+                plain(f"{name}: {tests}{done}, tolerance policy {event.accuracy}"),
                 soft_wrap=True,
             )
 

@@ -29,6 +29,8 @@ from conformance.version import SUITE_VERSION
 if TYPE_CHECKING:
     from conformance.diagnosis.finding import Diagnosed
 
+MOSTLY = 0.8
+"""The share of the failures that a diagnosis explains, from which on the rest of what fails is a consequence."""
 WRITE_SECONDS = 1.0
 """How long a computed row may wait to be written."""
 
@@ -37,7 +39,7 @@ class Recorder:
     """The report of a run that is under way.
 
     `file` is kept up to date meanwhile, by this run alone while it is `held`; `others` are written at the end, each
-    as what makes its text of the report; `resumed` is the report of an earlier run that this one goes on with.
+    as what makes its text of the report; `resumed` is the report of an earlier run that this one resumes.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Recorder:
         self._rows: list[Row] = []
         self._found: Diagnosed | None = None
         self._splits: tuple[Mapping[str, Any], ...] = ()
+        self._notes: tuple[Mapping[str, Any], ...] = ()
         self._written = time.monotonic()
         self._whole: list[str] = []
         self._stopped = ""
@@ -149,6 +152,7 @@ class Recorder:
             untested_requirements=summary.untested(rows, self._requirements),
             results=rows,
             splits=self._splits,
+            notes=self._notes,
             options=self._request.options,
             baseline=self._baseline(rows),
             asked=self._started.total,
@@ -167,7 +171,7 @@ class Recorder:
         accuracy, selection = self._started.accuracy, self._request.selection
         held = {case.id: case.judged_dtypes(accuracy) for case in self._vectors.cases}
         due = {row.key for row in rows}
-        if self._ended and selection.shard is None:
+        if self._ended and selection.shard is None and not selection.quick:
             due |= {
                 (case.id, dtype)
                 for case in self._vectors.cases
@@ -177,23 +181,29 @@ class Recorder:
         return BaselineResult(baseline.path, baseline.problems(rows, held, due))
 
     def varied(self) -> str:
-        """How many rows had a variant asked as well, and how to ask the same ones again; empty if none had."""
+        """How many rows were also run as a variant, and how to repeat the same ones; empty if none were."""
         assert self._started is not None
         number = sum(row.key in self._started.varied for row in self._rows)
         if not number:
             return ""
-        rows = counted(number, "row")
-        return f"of {rows} a variant was asked as well; the same ones again: --fresh {self._request.fresh}"
+        were, them = ("was", "it") if number == 1 else ("were", "them")
+        tests, seed = counted(number, "test"), self._request.fresh
+        return f"{tests} {were} also run with randomised inputs; repeat {them} with --fresh {seed}"
 
     def diagnose(self) -> "Diagnosed":
         """Looks for known mistakes that explain what fails; from now on the report and its rows name them."""
         from conformance.diagnosis.search import diagnose  # which takes long to import
-        from conformance.telling.diagnosis import diagnosed_rows, splits_json
+        from conformance.telling.diagnosis import diagnosed_rows, notes_json, splits_json
 
         assert self._started is not None
-        found = diagnose(self._rows, self._vectors.cases, self._started.accuracy)
+        found = diagnose(
+            self._rows,
+            self._vectors.cases,
+            self._started.accuracy,
+            packages=self._started.hello.environment,
+        )
         self._found, self._rows = found, diagnosed_rows(self._rows, found)
-        self._splits = splits_json(found)
+        self._splits, self._notes = splits_json(found), notes_json(found)
         return found
 
     def diagnosis(self) -> list[str]:
@@ -203,6 +213,24 @@ class Recorder:
         from conformance.telling.diagnosis import diagnosis_lines
 
         return [f"diagnosis: {line}" for line in diagnosis_lines(self._found)]
+
+    def causes(self) -> list[str]:
+        """The requirements that the diagnosis says are broken, if it explains nearly all that fails."""
+        found = self._found
+        if found is None or found.explained < MOSTLY * found.failed:
+            return []
+        told = [(len(note.explained), note.violates) for note in found.notes]
+        told += [(finding.explains, finding.model.violates) for finding in found.findings]
+        ordered = sorted(told, key=lambda each: -each[0])
+        return list(dict.fromkeys(name for _, violates in ordered for name in violates))
+
+    def outliers(self) -> list[str]:
+        """Passing rows that meet a weaker policy than nearly all others, a line for each dtype."""
+        if self._started is None or self._started.accuracy != "eager":
+            return []
+        from conformance.telling.grades import outlier_lines
+
+        return outlier_lines(self._rows, self._vectors.cases)
 
     def assumed(self) -> str:
         """What to say of failures that all lie in what the target claims only by default; empty otherwise."""
@@ -226,9 +254,9 @@ class Recorder:
         if self._request.selection.narrowed:
             reasons.append(f"{self._request.selection.narrowed} left out a part of the suite")
         if len(rows) < self._started.total:
-            reasons.append(f"only {len(rows)} of {counted(self._started.total, 'row')} were run")
+            reasons.append(f"only {len(rows)} of {counted(self._started.total, 'test')} were run")
         reasons += summary.unsupported_claims(rows, hello)
-        return "; ".join(reasons) or "no row of what is claimed was run"
+        return "; ".join(reasons) or "no test of a supported feature was run"
 
 
 def unseen(row: Row) -> Row:

@@ -65,6 +65,17 @@ class Drawing:
 class Report:
     """Everything that a run has shown."""
 
+    def __repr__(self) -> str:
+        """One line; the fields hold the rest."""
+        counts = ", ".join(f"{n} {verdict}" for verdict, n in self.summary.items() if n)
+        return f"<Report of {self.target.source}: {self.status}: {counts}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the answer, a bar, and the first failures."""
+        from conformance.telling.notebook import report_html
+
+        return report_html(self)
+
     suite_version: str
     spec_version: str
     vectors_sha256: str
@@ -78,6 +89,9 @@ class Report:
     untested_requirements: tuple[str, ...]
     results: tuple[Row, ...]
     splits: tuple[Mapping[str, Any], ...] = ()  # conditions that tell failing rows from passing ones
+    notes: tuple[
+        Mapping[str, Any], ...
+    ] = ()  # what the diagnosis says of failing rows without a known mistake
     options: Mapping[str, Any] | None = None  # which rows were asked, and how; None in reports of version 1.0
     baseline: BaselineResult | None = None
     asked: int | None = None  # rows that there are if the run goes to its end; None in reports of version 1.1
@@ -141,6 +155,7 @@ class Report:
             "untested_requirements": list(self.untested_requirements),
             "results": [row_to_json(row) for row in self.results],
             **({"splits": [dict(split) for split in self.splits]} if self.splits else {}),
+            **({"notes": [dict(note) for note in self.notes]} if self.notes else {}),
             **({"options": dict(self.options)} if self.options is not None else {}),
             **({"baseline": baseline} if baseline else {}),
             **({"asked": self.asked} if self.asked is not None else {}),
@@ -167,6 +182,7 @@ class Report:
             untested_requirements=tuple(data["untested_requirements"]),
             results=tuple(row_from_json(row) for row in data["results"]),
             splits=tuple(data.get("splits", ())),
+            notes=tuple(data.get("notes", ())),
             options=data.get("options"),
             baseline=BaselineResult(data["baseline"]["path"], tuple(data["baseline"]["problems"]))
             if "baseline" in data
@@ -306,7 +322,7 @@ def read_report(path: Path, among: Container[str] | None = None) -> Report:
     try:
         raw = read_bytes(path)
     except TooLargeError as error:
-        raise UsageError(f"{path} is no report: {error}") from error
+        raise UsageError(f"{path} is not a report: {error}") from error
     except OSError as error:
         raise UsageError(f"report {path} cannot be read: {error.strerror or error}") from error
     if among is not None and (digest := sha256(raw).hexdigest()) not in among:
@@ -339,11 +355,11 @@ def _miscounted(data: Mapping[str, Any]) -> str:
 
 
 def _twice(rows: Iterable[Mapping[str, Any]]) -> str:
-    """That a row stands twice, of which nobody could say which counts."""
+    """The error if a row appears twice; empty if none does."""
     seen = set()
     for row in rows:
         key = (row["case"], row["dtype"])
         if key in seen:
-            return f"results: {' '.join(key)[:200]} stands there twice"
+            return f"results: {' '.join(key)[:200]} appears twice"
         seen.add(key)
     return ""

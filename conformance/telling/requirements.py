@@ -31,7 +31,7 @@ class Requirement:
     """One numbered requirement."""
 
     id: str
-    name: str  # a few words that stand beside the ID wherever people read it
+    name: str  # a few words that stand next to the ID wherever people read it
     title: str
     notes: tuple[str, ...]  # level, feature, since when, `untested: why`
     file: str  # within spec/

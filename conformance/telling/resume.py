@@ -21,7 +21,7 @@ def check_request(report: Report, request: Request, vectors: Vectors) -> None:
     _same("vectors", report.vectors_sha256, vectors.sha256)
     _same("target", report.target.source, request.source)
     if report.options is None:
-        raise UsageError("--resume: the report does not say its options; run anew")
+        raise UsageError("--resume: the report does not say its options; start a new run")
     for name, value in request.options.items():
         _same(("-" if len(name) == 1 else "--") + name, report.options[name], value)
     cases = {case.id: case for case in vectors.cases}
@@ -33,7 +33,8 @@ def check_request(report: Report, request: Request, vectors: Vectors) -> None:
             case.features,
         ):
             raise UsageError(
-                f"--resume: the report was edited: its row {shorten(row.case)} {row.dtype} is of no case; run anew"
+                f"--resume: the report was edited: its row {shorten(row.case)} {row.dtype} is of no case; "
+                "start a new run"
             )
 
 
@@ -51,14 +52,17 @@ def check_target(report: Report, started: Started, environment: Mapping[str, str
         _same(library, report.environment.get(library), environment.get(library))
     if len(report.results) != started.done:
         raise UsageError(
-            f"--resume: the report was edited: {len(report.results)} rows, {started.done} of them of this run; run anew"
+            f"--resume: the report was edited: {len(report.results)} rows, {started.done} of them of this run; "
+            "start a new run"
         )
 
 
 def _same(what: str, before: Any, now: Any) -> None:
     if before != now:
         was, has = (shorten(_told(value)) for value in (before, now))
-        raise UsageError(f"--resume: the report is of another run: {what} was {was} and is {has}; run anew")
+        raise UsageError(
+            f"--resume: the report is of another run: {what} was {was} and is {has}; start a new run"
+        )
 
 
 def _told(value: Any) -> str:

@@ -13,7 +13,7 @@ from conformance.running import runner
 from conformance.running.baseline import read_baseline
 from conformance.running.process import split_command
 from conformance.running.runner import Request
-from conformance.running.select import Selection, parse_shard
+from conformance.running.select import Selection, by_profile, parse_shard
 from conformance.telling.badge import badge_writer, check_ending
 from conformance.telling.held import Held
 from conformance.telling.junit import junit as junit_text
@@ -38,7 +38,7 @@ FilePath = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Files:
-    """Where a run reads from and writes to, beside the vectors."""
+    """Where a run reads from and writes to, in addition to the vectors."""
 
     report: FilePath | None = None
     html: FilePath | None = None
@@ -87,7 +87,7 @@ def run(
     `target` is a backend's name, `package.module:attribute`, `path/to/file.py:attribute`, or a Python object,
     which is called in this process; `command` is instead a program that speaks the line protocol.
     `report` is a file that is kept up to date while the run goes on; `html`, a page over the run, `junit`, `badge`
-    and `write_baseline` are written at its end; `resume` is a report that the run goes on with, and writes to
+    and `write_baseline` are written at its end; `resume` is a report that the run resumes, and writes to
     unless `report` is another. `fresh` is the seed of the variants of cases that are asked as well, `"off"` asks
     none. `case` names files of calls that `explore` saved, which are asked instead of the stored cases.
     The rest is as in `mha-conformance run`; several dtypes or features are given as an iterable.
@@ -157,7 +157,7 @@ def make_request(
         target=target,
         command=split_command(command),
         selection=Selection(
-            profile=profile,
+            **by_profile(profile),
             operation=op,
             dtypes=_several(dtype),
             expression=k,
@@ -180,7 +180,7 @@ def prepare(
     """Reads what a run needs, finds out whether what it writes can be written, and completes the request.
 
     Raises:
-        UsageError: the vectors, the specification, the baseline or the report to go on with are damaged or of
+        UsageError: the vectors, the specification, the baseline or the report to resume are damaged or of
             another run, or a file cannot be written.
     """
     if files.badge is not None:
@@ -217,7 +217,7 @@ def prepare(
 def _complete(
     request: Request, files: Files, fresh: int | str | None
 ) -> tuple[Request, Vectors, Report | None]:
-    """The request with all that is read for it, the vectors, and the report that it goes on with."""
+    """The request with all that is read for it, the vectors, and the report that it resumes."""
     seed = fresh_seed(fresh)
     if files.baseline is not None:
         request = replace(request, baseline=read_baseline(Path(files.baseline)))
@@ -296,7 +296,7 @@ def _check_apart(request: Request, files: Files, written: Sequence[OutFile]) -> 
     if files.baseline and not _same(files.baseline, files.write_baseline):
         read.append(("baseline of the run", files.baseline))
     if files.resume and not _same(files.resume, files.report or files.resume):
-        read.append(("report to go on with", files.resume))
+        read.append(("report to resume", files.resume))
     check_apart(written, read)
 
 

@@ -6,10 +6,15 @@ from collections.abc import Iterable, Sequence
 from conformance.judging.verdict import VERDICTS, Row
 from conformance.names import FEATURES, MHA, PROFILES, SDPA
 from conformance.running.answer import Hello
-from conformance.running.select import in_profile
+from conformance.running.select import DECLARED, in_profile
 from conformance.telling.report import FeatureResult, Status
 from conformance.telling.requirements import id_order
 from conformance.telling.text import counted
+
+FEW = 3
+"""Rows of a feature below which their failing says nothing of it."""
+RESULTS = ("return_weights", "return_lse")
+"""Features that a gradient does not have."""
 
 
 def count(rows: Iterable[Row]) -> dict[str, int]:
@@ -32,7 +37,10 @@ def status(rows: Iterable[Row], hello: Hello, whole: bool) -> Status:
 
 def claimed(row: Row, hello: Hello) -> bool:
     """Whether the target claims all that a row needs."""
-    return row.operation in hello.operations and set(row.features) <= set(hello.features)
+    if row.executed:
+        return True
+    supported = row.operation in hello.operations and set(row.features) <= set(hello.features)
+    return supported and not row.message.startswith(DECLARED)
 
 
 def unsupported_claims(rows: Iterable[Row], hello: Hello) -> list[str]:
@@ -41,21 +49,43 @@ def unsupported_claims(rows: Iterable[Row], hello: Hello) -> list[str]:
     if not those:
         return []
     first = f"{those[0].case} {those[0].dtype} ({those[0].message})"
-    were = "of what is claimed was" if len(those) == 1 else "of what is claimed were"
-    return [f"{counted(len(those), 'row')} {were} answered `unsupported`, first {first}"]
+    were = "of a supported feature was" if len(those) == 1 else "of supported features were"
+    return [f"{counted(len(those), 'test')} {were} answered `unsupported`, first {first}"]
 
 
 def assumed(rows: Iterable[Row], hello: Hello) -> str:
-    """That every failing row needs a feature which the target claims by default; empty if some row does not.
+    """What to say of features that the target has not declared and seems to lack; empty if there are none.
 
-    Only then may it be that the target is right in all that it is meant to do.
+    Either every failing row needs one of them, or every row that needs one fails while most others pass.
     """
-    needed = [set(row.features) & set(hello.assumed) for row in rows if row.failed]
-    if not needed or not all(needed):
+    executed = [row for row in rows if row.executed]
+    needed = [set(row.features) & set(hello.assumed) for row in executed if row.failed]
+    if not needed:
         return ""
-    names = [name for name in hello.assumed if any(name in those for those in needed)]
-    are = "are" if len(names) > 1 else "is"
-    return f"{' and '.join(names)} {are} claimed by default: declare `features` to opt out"
+    if all(needed):
+        names = [name for name in hello.assumed if any(name in those for those in needed)]
+        are = "are" if len(names) > 1 else "is"
+        return (
+            f"all failures need {' or '.join(names)}, which {are} assumed to be supported; "
+            "if not, set `features` to what is"
+        )
+    lacking = [name for name in hello.assumed if _lacks(executed, name)]
+    return (
+        f"every test of {' and of '.join(lacking)} fails; if not supported, leave it out of `features`"
+        if lacking
+        else ""
+    )
+
+
+def _lacks(executed: Sequence[Row], feature: str) -> bool:
+    """Whether all rows of a feature fail, and most of the others do not."""
+    those = [row for row in executed if feature in row.features]
+    others = [row for row in executed if feature not in row.features]
+    return (
+        len(those) >= FEW
+        and all(row.failed for row in those)
+        and 2 * sum(r.failed for r in others) < len(others)
+    )
 
 
 def features(rows: Sequence[Row], hello: Hello, whole: bool) -> dict[str, FeatureResult]:
@@ -70,7 +100,7 @@ def features(rows: Sequence[Row], hello: Hello, whole: bool) -> dict[str, Featur
 
 
 def profiles(rows: Sequence[Row], hello: Hello, whole: bool) -> dict[str, Status]:
-    """Each profile by the rows in it; it is open as long as the target does not claim all of it."""
+    """Each profile by the rows in it; it is open as long as the target does not support all of it."""
     results: dict[str, Status] = {}
     for profile, needed in PROFILES.items():
         those = [row for row in rows if in_profile(row.operation, row.features, profile)]
@@ -86,8 +116,14 @@ def _claims_gradients(rows: Sequence[Row], hello: Hello) -> bool:
     tested = {row.operation for row in rows}
     forward = [operation for operation in (SDPA, MHA) if operation in hello.operations]
     return bool(forward) and all(
-        f"{operation}_vjp" in tested & set(hello.operations) for operation in forward
+        f"{operation}_vjp" in tested & set(hello.operations)
+        and _features(hello, operation) - set(RESULTS) <= _features(hello, f"{operation}_vjp")
+        for operation in forward
     )
+
+
+def _features(hello: Hello, operation: str) -> set[str]:
+    return set(hello.features_of.get(operation, hello.features))
 
 
 def untested(rows: Iterable[Row], requirements: Iterable[str]) -> tuple[str, ...]:

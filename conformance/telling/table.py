@@ -36,21 +36,28 @@ def run_table(report: Report) -> Table:
     return table
 
 
-def blame_table(rows: Sequence[Row], requirements: Iterable[Requirement]) -> Table:
-    """What fails, as requirements, the most telling first."""
+def blame_table(
+    rows: Sequence[Row], requirements: Iterable[Requirement], causes: Sequence[str] = ()
+) -> Table:
+    """What fails, as requirements: those that the diagnosis names, then the others, the most informative first."""
     titles = {requirement.id: requirement.title for requirement in requirements}
     table = Table(
         "requirement",
         "failed",
-        "what it asks for",
-        title="what fails, most telling first",
+        "what it requires",
+        title="failing requirements, most informative first",
         title_justify="left",
     )
-    for each in blame(rows)[:BLAMED]:
+    blamed = blame(rows, causes)
+    named_first = [each for each in causes if any(b.requirement == each for b in blamed)]
+    for number, each in enumerate(blamed[:BLAMED]):
+        follows = bool(named_first) and number >= len(named_first)
+        lead = "and, as a consequence: " if follows and number == len(named_first) else ""
+        style = "dim" if follows else ""
         table.add_row(
-            plain(named(each.requirement)),
-            Text(f"{each.failed} of {each.tested}", STYLES["fail"]),
-            plain(titles.get(each.requirement, "")),
+            plain(named(each.requirement), style),
+            Text(f"{each.failed} of {each.tested}", style or STYLES["fail"]),
+            plain(f"{lead}{titles.get(each.requirement, '')}", style),
         )
     return table
 
@@ -58,8 +65,8 @@ def blame_table(rows: Sequence[Row], requirements: Iterable[Requirement]) -> Tab
 def matrix_table(reports: Sequence[Report]) -> Table:
     """Chapter x target of many runs; narrow, so that five of them fit a terminal."""
     table = Table("chapter", padding=(0, 1), box=SIMPLE_HEAD, pad_edge=False)
-    for number, report in enumerate(reports, 1):
-        name = [inert(line) for line in wrap(safe(shorten(report.target.name, HEADING)), COLUMN)] or [""]
+    for number, name_of in enumerate(apart(reports), 1):
+        name = [inert(line) for line in wrap(safe(shorten(name_of, HEADING)), COLUMN)] or [""]
         table.add_column(Text("\n".join([str(number), *name])), min_width=7)
     for chapter in chapters(reports):
         cells = [short_cell(row for row in report.results if row.chapter == chapter) for report in reports]
@@ -70,15 +77,21 @@ def matrix_table(reports: Sequence[Report]) -> Table:
 def matrix_lines(reports: Sequence[Report]) -> list[Text]:
     """One line for each column of the table: what was run, its status and its counts."""
     return [
-        Text.assemble(plain(f"{number} {title(report)}: "), summary_line(report))
-        for number, report in enumerate(reports, 1)
+        Text.assemble(plain(f"{number} {title(report, name)}: "), summary_line(report))
+        for number, (report, name) in enumerate(zip(reports, apart(reports), strict=True), 1)
     ]
 
 
-def title(report: Report) -> str:
+def apart(reports: Sequence[Report]) -> list[str]:
+    """The names of targets; where some share one, what they are called by on the command line."""
+    names = [report.target.name for report in reports]
+    return [r.target.source if names.count(r.target.name) > 1 else r.target.name for r in reports]
+
+
+def title(report: Report, name: str = "") -> str:
     """A target in a few words."""
     target = report.target
-    words = (shorten(target.name), shorten(target.version or ""), f"({target.accuracy})")
+    words = (shorten(name or target.name), shorten(target.version or ""), f"({target.accuracy})")
     return " ".join(filter(None, words))
 
 

@@ -35,7 +35,7 @@ def tolerance_lines_in_full(golden: Golden) -> list[str]:
 
 
 def _within(bounds: dict[str, Bound]) -> str:
-    """`within 6.2e-06`, or with the policy beside each number where they differ."""
+    """`within 6.2e-06`, or with the policy next to each number where they differ."""
     most = {policy: _most(bound) for policy, bound in bounds.items()}
     if len({*most.values()}) == 1:
         return next(iter(most.values()))

@@ -1,4 +1,4 @@
-"""What a verification of the vectors proved, for people and for machines."""
+"""What a verification of the vectors proved, for people and as JSON."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,6 @@
 """A case and its golden values: what one vector holds, as plain data."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,7 @@ import numpy.typing as npt
 
 from conformance.dtypes import cast
 from conformance.names import DTYPES, MHA_VJP, REDUCED_POLICIES, SDPA_VJP
+from conformance.vectors.seeded import Seed
 
 Array = npt.NDArray[Any]
 
@@ -33,12 +35,13 @@ class Golden:
     """The exact value of one output, as hi + lo in float64, and what may be erred around it."""
 
     shape: tuple[int, ...]  # of the whole output
-    rows: tuple[int, ...] | None  # query rows that hi and lo hold; None = all of them
-    hi: Array  # float64, shape with the query axis reduced to rows
+    rows: tuple[int, ...] | None  # indices that hi and lo hold of the axis of rows; None = all of them
+    hi: Array  # float64, shape with the axis of rows reduced to them
     lo: Array  # float64, same shape
     rms_applies: bool  # whether rule 2 may be asked of this output
     bounds: Mapping[str, Mapping[str, Bound]]  # dtype -> policy -> Bound
     signatures: Mapping[str, Signature] = field(default_factory=dict)  # by name; few outputs have any
+    finite: bool = False  # whether every element outside of the rows is known to be finite
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Case:
     dtype_of: Mapping[str, str] = field(
         default_factory=dict
     )  # operand -> dtype that replaces the one under test
+    seeded: Mapping[str, Seed] = field(default_factory=dict)  # operand -> how it is made; not stored
 
     @property
     def chapter(self) -> str:
@@ -75,6 +79,25 @@ class Case:
     def label(self, output: str) -> str:
         """An output as messages call it."""
         return f"gradient of {output}" if self.gradients else output
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every operand, without making one."""
+        return {x: self.seeded[x].shape if x in self.seeded else self.inputs[x].shape for x in self.inputs}
+
+    @property
+    def elements(self) -> int:
+        """How many elements go in, which is what a call costs."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    @property
+    def floating(self) -> tuple[str, ...]:
+        """The operands that have a floating dtype."""
+        return tuple(
+            x
+            for x in self.inputs
+            if (self.seeded[x].share is None if x in self.seeded else self.inputs[x].dtype.kind == "f")
+        )
 
     def operands(self, dtype: str) -> dict[str, Array]:
         """The input arrays in the dtype under test; bool and integer ones as they are."""

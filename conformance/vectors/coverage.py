@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from conformance.names import FEATURES, MHA, MHA_VJP, OPERATIONS, OPTIONS, SDPA
+from conformance.vectors import meeting
 from conformance.vectors.case import Case
 from conformance.vectors.coverage_of import View
 
@@ -212,9 +213,13 @@ HOLES: Mapping[tuple[str, str], str] = {
 
 def coverage(cases: Iterable[Case]) -> Iterator[Cell]:
     """Every cell, with the cases that hold it."""
-    views = [View(case) for case in cases if not case.raises]
+    returning = [case for case in cases if not case.raises]
+    views = [View(case) for case in returning if not case.seeded]  # a detail is best seen where it is small
     for part, name, test in _cells():
         yield Cell(part, name, tuple(view.case.id for view in views if test(view)))
+    held = meeting.held(returning)
+    for part, name in meeting.wanted():
+        yield Cell(part, name, tuple(held.get((part, name), ())))
 
 
 def _cells() -> Iterator[tuple[str, str, Test]]:

@@ -14,6 +14,7 @@ from conformance.errors import UsageError
 from conformance.reading import TooLargeError, Validator, flaw, read_bytes, strict_json
 from conformance.resources import schema, vectors_directory
 from conformance.vectors.case import Array, Bound, Case, Golden, Signature
+from conformance.vectors.seeded import Inputs, seed_of
 from conformance.vectors.tensors import parse_tensors
 
 INDEX = "index.json"
@@ -117,13 +118,17 @@ def _tensors(path: Path, digest: str) -> dict[str, Array]:
 
 def _case(entry: Mapping[str, Any], tensors: Mapping[str, Array]) -> Case:
     name = entry["id"]
-    inputs = {operand: tensors[f"{name}:input:{operand}"] for operand in entry["inputs"]}
+    seeded = {operand: seed_of(seed) for operand, seed in entry.get("seeded", {}).items()}
+    if strange := seeded.keys() - set(entry["inputs"]):
+        raise ValueError(f"{name}: {strange.pop()} is seeded and no input")
+    stored = {x: tensors[f"{name}:input:{x}"] for x in entry["inputs"] if x not in seeded}
+    inputs = Inputs(stored, seeded, tuple(entry["inputs"])) if seeded else stored
     expected = {
         output: _golden(f"{name}:{output}", golden, tensors) for output, golden in entry["expected"].items()
     }
     if not {"query", "key", "value"} <= set(inputs):
         raise ValueError(f"{name}: it lacks a query, key or value")
-    if strange := {str(x.dtype) for x in inputs.values()} - set(NUMPY_DTYPES):
+    if strange := {str(x.dtype) for x in stored.values()} - set(NUMPY_DTYPES):
         raise ValueError(f"{name}: an input has dtype {strange.pop()}")
     for output, golden in expected.items():
         if set(golden.bounds) != set(entry["dtypes"]):
@@ -143,6 +148,7 @@ def _case(entry: Mapping[str, Any], tensors: Mapping[str, Array]) -> Case:
         memory=entry["memory"],
         repeat=int(entry["repeat"]),
         dtype_of=entry["dtype_of"],
+        seeded=seeded,
     )
 
 
@@ -166,6 +172,7 @@ def _golden(prefix: str, entry: Mapping[str, Any], tensors: Mapping[str, Array])
             name: Signature(tensors[f"{prefix}:{name}:g"], limits)
             for name, limits in entry["signatures"].items()
         },
+        finite=entry.get("elsewhere") == "finite",
     )
     if problem := _golden_problem(golden, 1 if prefix.endswith(":lse") else 2):
         raise ValueError(f"{prefix}: {problem}")
@@ -178,7 +185,7 @@ def _wide(limit: Array) -> Array:
 
 
 def _golden_problem(golden: Golden, from_end: int) -> str:
-    """What is wrong with a golden value whose query axis is the last or the one before it."""
+    """What is wrong with a golden value whose axis of rows is the last or the one before it."""
     held = list(golden.shape)
     if golden.rows is not None:
         if len(held) < from_end or max(golden.rows) >= held[-from_end]:

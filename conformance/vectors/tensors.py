@@ -45,7 +45,7 @@ def parse_tensors(raw: bytes, suffix: str) -> dict[str, Array]:
     if suffix == ".json":
         document = strict_json(raw)
         if not isinstance(document, dict):
-            raise ValueError("it is no object of tensors by name")
+            raise ValueError("it is not an object of tensors by name")
         return {key: _from_json(key, entry) for key, entry in document.items()}
     try:
         read: Any = safetensors.deserialize  # its reader of whole files as NumPy arrays lacks bfloat16

@@ -117,7 +117,7 @@ def test_disagreement_is_refused_and_nan_never_agrees() -> None:
 def test_what_cannot_be_timed() -> None:
     with pytest.raises(UsageError, match="has no multi_head_attention"):
         target_of("products-numpy", "multi_head_attention", "float32")
-    with pytest.raises(UsageError, match="does not claim bfloat16"):
+    with pytest.raises(UsageError, match="does not support bfloat16"):
         target_of("naive-numpy", OPERATIONS[0], "bfloat16")
     target = target_of("products-numpy", OPERATIONS[0], "float32")
     with pytest.raises(UsageError, match="products-numpy cannot be timed on this"):

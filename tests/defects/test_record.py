@@ -164,6 +164,7 @@ def test_a_fingerprint_is_of_names_and_texts_and_not_of_line_ends(
 # What is on record holds
 
 
+@pytest.mark.session("defects")
 def test_a_share_of_the_first_kills_holds(record: Record) -> None:
     """All of them: `python -m conformance.defects --recorded`."""
     chosen = [defect for number, defect in enumerate(DEFECTS) if number % 12 == 0 or defect.stateful]

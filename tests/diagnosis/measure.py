@@ -1,6 +1,7 @@
 """`python tests/diagnosis/measure.py`: how often the right mistake is named first (spec/diagnosis.md)."""
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from wrong import FILES, read_slips, rows_of
 
 from conformance.defects.bank import DEFECTS
 from conformance.diagnosis.search import diagnose
+from conformance.telling.diagnosis import diagnosis_lines, split_lines
 from conformance.vectors.case import Case
 from conformance.vectors.load import load_vectors
 
@@ -35,10 +37,15 @@ class Outcome:
     cases: int  # that fail
     seconds: float
     line: str
+    conditions: tuple[str, ...] = ()
 
     def right(self, wanted: Iterable[str]) -> bool:
         """Whether the right one is named first, or looks the same as what is."""
         return bool({*self.first, *self.alike} & set(wanted))
+
+    def under(self, where: Iterable[str]) -> bool:
+        """Whether a condition is named, before any mistake, that is as right."""
+        return any(re.search(pattern, line) for pattern in where for line in self.conditions)
 
 
 @cache
@@ -50,7 +57,7 @@ def cases() -> tuple[Case, ...]:
 def slip(name: str) -> Outcome:
     """A slip, diagnosed."""
     made = SLIPS[name]
-    return _outcome(name, made.target(), "eager", (made.dtype,))
+    return _outcome(name, made.target(), "eager", made.dtypes)
 
 
 def defect(name: str) -> Outcome:
@@ -69,19 +76,31 @@ def _outcome(name: str, target: object, policy: str, dtypes: tuple[str, ...]) ->
     best = found.findings[0] if found.findings else None
     first = best.model.defects if best else found.single[0].defects if found.single else ()
     alike = best.alike if best else found.single[1:]
+    names = tuple(d.id for d in first)
+    told = max(found.notes, key=lambda note: (note.first, len(note.explained)), default=None)
+    if told is not None and (told.first or best is None or len(told.explained) >= best.explains):
+        names, alike = (told.kind,), ()
     line = "; ".join(
-        f"{f.model.name} {f.explains}{f' c{f.contradicted}/{f.looked_at}' if f.contradicted else ''}"
-        for f in found.findings
+        [
+            *(f"{note.kind} {len(note.explained)}" for note in found.notes),
+            *(
+                f"{f.model.name} {f.explains}{f' c{f.contradicted}/{f.looked_at}' if f.contradicted else ''}"
+                for f in found.findings
+            ),
+        ]
     )
+    conditions = split_lines(found.splits)
+    conditions += [said for said in diagnosis_lines(found) if "say it themselves" in said and not best]
     return Outcome(
         name,
         len(failing),
-        tuple(d.id for d in first),
+        names,
         tuple(d.id for model in alike for d in model.defects),
         len({row.case for row in failing}),
         seconds,
         line
         or ("single case: " + ", ".join(m.name for m in found.single[:4]) if found.single else "nothing"),
+        tuple(conditions),
     )
 
 
@@ -95,25 +114,37 @@ def measure(processes: int, each: int, verbose: bool, sets: Sequence[str]) -> in
     wanted = {name: made.wanted for name, made in SLIPS.items()}
     for which in (which for which in sets if which in SETS):
         those = SETS[which]
-        tell(f"slips, {which} set", [slips[name] for name in those], wanted, verbose)
+        where = {name: made.where for name, made in those.items()}
+        tell(f"slips, {which} set", [slips[name] for name in those], wanted, where, verbose)
         if any(made.missed for made in those.values()):
             named = sum(made.missed is None for made in those.values())
             print(f"    when it was written, with the bank as it stood: in {named} of {len(those)}")
     if own:
-        tell(f"bank, one of {each}", list(own.values()), {name: (name,) for name in own}, verbose)
+        tell(f"bank, one of {each}", list(own.values()), {name: (name,) for name in own}, {}, verbose)
     times = sorted(o.seconds for o in [*slips.values(), *own.values()])
     print(f"seconds a diagnosis: median {times[len(times) // 2]:.1f}, largest {times[-1]:.1f}")
     return 0
 
 
-def tell(title: str, outcomes: Sequence[Outcome], wanted: Mapping[str, Sequence[str]], verbose: bool) -> None:
+def tell(
+    title: str,
+    outcomes: Sequence[Outcome],
+    wanted: Mapping[str, Sequence[str]],
+    where: Mapping[str, Sequence[str]],
+    verbose: bool,
+) -> None:
     """One rate, and what was missed."""
     right = [o for o in outcomes if o.right(wanted[o.name])]
     alone = [o for o in right if set(o.first) & set(wanted[o.name])]
+    under = [o for o in outcomes if o not in right and o.under(where.get(o.name, ()))]
+    wrong = [o for o in outcomes if o not in right and o not in under and o.first]
     print(f"{title}: the right one first in {len(right)} of {len(outcomes)}, named itself in {len(alone)}")
+    print(f"    or the right condition first: {len(right) + len(under)}; a wrong one first: {len(wrong)}")
     for o in outcomes if verbose else ():
         if o not in right:
-            print(f"    {o.name}: {o.failed} rows of {o.cases} cases fail; said: {o.line}")
+            how = "condition" if o in under else "wrong" if o in wrong else "nothing"
+            print(f"    {o.name}: {how}; {o.failed} rows of {o.cases} cases fail; said: {o.line}")
+            print(f"        {' '.join(o.conditions)}")
 
 
 if __name__ == "__main__":

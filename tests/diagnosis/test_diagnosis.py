@@ -45,7 +45,7 @@ SUSPECTS = tuple(
 def cases() -> tuple[Case, ...]:
     """Small ones of some chapters."""
     every = (c for c in load_vectors().cases if c.chapter in CHAPTERS or c.raises)
-    return tuple(c for c in every if sum(x.size for x in c.inputs.values()) < 3000)
+    return tuple(c for c in every if c.elements < 3000)
 
 
 def defects(*names: str) -> list[Defect]:
@@ -73,7 +73,7 @@ def test_slip_is_named_first(name: str) -> None:
 def test_size_of_blocks_is_found(name: str) -> None:
     """Of a family, the member is named; `among` has all of them."""
     among = [d for d in DEFECTS if d.id in {id_ for each in BLOCKS for id_ in THIRD[each].wanted}]
-    small = [c for c in load_vectors().cases if sum(x.size for x in c.inputs.values()) < 700 and not c.raises]
+    small = [c for c in load_vectors().cases if c.elements < 700 and not c.raises]
     found = diagnose(rows_of(THIRD[name].target(), small), small, "eager", among).findings[0]
     assert found.defects[0].id in THIRD[name].wanted
     assert found.defects[0].detail == "in blocks of 4"
@@ -81,10 +81,10 @@ def test_size_of_blocks_is_found(name: str) -> None:
 
 
 def test_every_slip_fits_its_module_and_names_defects() -> None:
-    assert [len(those) for those in SETS.values()] == [111, 50, 60, 50, 50, 40]
+    assert [len(those) for those in SETS.values()] == [111, 50, 60, 50, 50, 40, 40, 40, 40, 40]
     for slip in EVERY:
         assert any(hasattr(slip.target(), operation) for operation in OPERATIONS)
-        assert slip.wanted
+        assert slip.wanted or slip.where or slip.missed
 
 
 WRONG_AS_THEY_CAME = {"outsider_layer": {"projection/no-batch-entries", "projection/no-queries"}}
@@ -109,7 +109,8 @@ def test_what_no_model_reproduces_is_said_plainly() -> None:
     )
     found = diagnose(rows_of(target, cases()), cases(), "fused", SUSPECTS)
     assert found.findings == ()
-    assert diagnosis_lines(found)[0] == f"no known mistake reproduces two or more of {found.failed} failures"
+    line = f"No diagnosis: no known mistake explains these {found.failed} failures"
+    assert diagnosis_lines(found)[0] == line
 
 
 def test_what_the_failures_say_themselves_is_said_and_not_that_nothing_is_known() -> None:
@@ -179,7 +180,7 @@ def test_contradiction_is_told() -> None:
     target = BY_ID["scale-default-of-one"].implementation()
     found = diagnose(rows_of(target, cases()), cases(), "fused", defects("scale-left-out"))
     assert found.findings[0].contradicted > 0
-    assert "would fail too" in diagnosis_lines(found)[0]
+    assert "Not an exact match: this mistake would also break" in diagnosis_lines(found)[0]
 
 
 def test_what_most_passing_rows_refute_is_not_said() -> None:
@@ -190,7 +191,7 @@ def test_what_most_passing_rows_refute_is_not_said() -> None:
     rows = [wrong[row.key] if row.key in three else row for row in right]
     found = diagnose(rows, cases(), "fused", defects("mask-inverted"))
     assert (len(three), found.failed, found.findings) == (3, 3, ())
-    assert diagnosis_lines(found)[-1] == "no known mistake reproduces two or more of 3 failures"
+    assert diagnosis_lines(found)[-1] == "No diagnosis: no known mistake explains these 3 failures"
 
 
 def test_what_explains_next_to_nothing_is_not_said() -> None:
@@ -239,11 +240,7 @@ def test_dtypes_exceptions_and_nan_are_compared(name: str) -> None:
 
 @cache
 def small() -> tuple[Case, ...]:
-    return tuple(
-        c
-        for c in load_vectors().cases
-        if sum(x.size for x in c.inputs.values()) < 1500 and c.chapter in (*CHAPTERS, "paths")
-    )
+    return tuple(c for c in load_vectors().cases if c.elements < 1500 and c.chapter in (*CHAPTERS, "paths"))
 
 
 def test_one_failing_case_is_too_little() -> None:
@@ -252,7 +249,7 @@ def test_one_failing_case_is_too_little() -> None:
         rows_of(BY_ID["causal-strict"].implementation(), one), cases(), "fused", defects("causal-strict")
     )
     assert found.findings == ()
-    assert "only one case fails" in diagnosis_lines(found)[0]
+    assert diagnosis_lines(found)[0].startswith("one failure fits: A query does not see its own key")
     assert "(MASK-6 causal mask; causal-strict)" in diagnosis_lines(found)[0]
 
 
@@ -265,17 +262,19 @@ def test_one_case_that_raises_names_nothing() -> None:
     found = diagnose(rows, cases(), "fused", defects("no-batch-refused", "empty-row-nan"))
     assert (found.findings, found.single) == ((), ())
     (line,) = diagnosis_lines(found)
-    assert line.startswith("the one case that fails raises, which is too little to tell a mistake by")
+    assert line.startswith("No diagnosis: the only failing case raised an exception")
 
 
 def test_one_case_that_no_model_reproduces() -> None:
     one = [c for c in cases() if c.id == "causal/square"]
     rows = rows_of(BY_ID["causal-strict"].implementation(), one)
     found = diagnose(rows, cases(), "fused", defects("mask-inverted"))
-    assert diagnosis_lines(found) == ["no known mistake does the same in the one case that fails"]
+    assert diagnosis_lines(found) == [
+        "No diagnosis: no known mistake gives the numbers of the only failing case"
+    ]
     crashed = replace(rows[0], case="causal/mask", verdict="crash", got=())
     found = diagnose([*rows, crashed], cases(), "fused", defects("mask-inverted"))
-    assert diagnosis_lines(found)[0] == "no known mistake does the same in the one case that can be compared"
+    assert "no known mistake gives the numbers of the only failing case" in diagnosis_lines(found)[0]
 
 
 def test_rows_that_show_nothing_are_counted() -> None:

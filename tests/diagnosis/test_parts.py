@@ -26,11 +26,7 @@ BY_ID = {defect.id: defect for defect in DEFECTS}
 
 @cache
 def cases(*words: str) -> tuple[Case, ...]:
-    return tuple(
-        c
-        for c in load_vectors().cases
-        if any(word in c.id for word in words) and sum(x.size for x in c.inputs.values()) < 4000
-    )
+    return tuple(c for c in load_vectors().cases if any(word in c.id for word in words) and c.elements < 4000)
 
 
 def found(target: Any, among: str, *words: str) -> Finding:

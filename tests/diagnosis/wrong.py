@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from conformance.judging.verdict import Row
+from conformance.running.again import Again
 from conformance.running.runner import InProcess, answered
 from conformance.running.select import Selection, select
 from conformance.running.target import adopt
@@ -25,6 +26,10 @@ FILES = {
     "fourth": ("fourth.toml",),
     "fifth": ("fifth.toml",),
     "sixth": ("sixth.toml",),
+    "seventh": ("seventh.toml",),
+    "eighth": ("eighth.toml",),
+    "ninth": ("ninth.toml",),
+    "tenth": ("tenth.toml",),
 }
 """The sets of slips, each by somebody else; the bank was mended after each, so that only the next one measures it."""
 
@@ -38,11 +43,14 @@ class Slip:
     edits: tuple[tuple[str, str], ...]  # what stands there, what stands there by mistake
     wanted: tuple[str, ...]
     missed: str | None = None  # what was said in its place when it was first diagnosed
+    given: tuple[str, ...] = ()  # dtypes that it is asked at
+    where: tuple[str, ...] = ()  # patterns of a condition that is as right as the mistake itself
 
     @property
-    def dtype(self) -> str:
-        """One at which it shows."""
-        return "float64" if "float64" in self.name else "float16" if "16-bits" in self.name else "float32"
+    def dtypes(self) -> tuple[str, ...]:
+        """Those at which it is asked: one at which it shows, unless it says which."""
+        one = "float64" if "float64" in self.name else "float16" if "16-bits" in self.name else "float32"
+        return self.given or (one,)
 
     def target(self) -> types.ModuleType:
         """The module.
@@ -68,7 +76,8 @@ def read_slips(which: str = "first") -> dict[str, Slip]:
 
 def _slip(e: dict[str, Any]) -> Slip:
     edits = tuple((old, new) for old, new in e.get("edits") or [(e["old"], e["new"])])
-    return Slip(e["name"], e["module"], edits, tuple(e["wanted"]), e.get("missed"))
+    more = tuple(e.get("dtypes", ())), tuple(e.get("where", ()))
+    return Slip(e["name"], e["module"], edits, tuple(e["wanted"]), e.get("missed"), *more)
 
 
 def rows_of(target: Any, cases: Iterable[Case], dtypes: tuple[str, ...] = ("float32",)) -> list[Row]:
@@ -77,4 +86,5 @@ def rows_of(target: Any, cases: Iterable[Case], dtypes: tuple[str, ...] = ("floa
     asker, policy = InProcess(adopted), adopted.hello.accuracy
     questions = select(cases, adopted.hello, policy, Selection(dtypes=dtypes), "target")
     with redirect_stderr(io.StringIO()), np.errstate(all="ignore"):
-        return [answered(question, policy, asker) for question in questions]
+        again = Again()
+        return [answered(question, policy, asker, again) for question in questions]

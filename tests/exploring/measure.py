@@ -1,30 +1,37 @@
 """How many gated defects an exploration finds, and how far it reduces them.
 
 A gated defect is one of the bank that is made only where a random condition on sizes, options, entry or head holds.
+The budget is processor time, so that a busy machine measures the same.
 
-    python -m tests.exploring.measure --defects 20 --seconds 60 --seed 1
+    python -m tests.exploring.measure --defects 100 --seed 1 --share 1/2 --out one.json
+    python -m tests.exploring.measure --merge one.json two.json
 """
 
 import argparse
+import json
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import conformance
 from conformance.defects.bank import DEFECTS
 from conformance.defects.call import Call
 from conformance.defects.defect import Defect
 from conformance.defects.reference import REFERENCE
 from conformance.exploring.arrays import arrays, options
-from conformance.exploring.recipe import Recipe, read_token
+from conformance.exploring.draw import Claims, draw, needs
+from conformance.exploring.recipe import Recipe, token
+from conformance.exploring.reduce import CALLS, Reduction
 from conformance.exploring.smaller import of_keys, of_queries
-from conformance.exploring.trial import certify_recipe
+from conformance.exploring.trial import Trials, certify_recipe
 from conformance.names import FEATURES, SDPA
+from conformance.running.runner import InProcess
+from conformance.running.target import adopt
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,14 @@ class Gate:
 
 def gate(rng: random.Random) -> Gate:
     """A random condition."""
-    kind = rng.choice(("rest", "width", "few", "from", "head", "entry", "many"))
+    kind = rng.choice(("rest", "width", "few", "from", "head", "entry", "many", "beside"))
+    if kind == "beside":
+        option = rng.choice(("window", "kv_lengths", "softcap", "sinks", "mask", "attn_bias"))
+        n = rng.choice((4, 8, 32))
+        return Gate(
+            f"q_len <= {n} and {option}", lambda c: c.q_len <= n and getattr(c, option, None) is not None,
+            lambda r: of_queries(r, min(r.q_len, n), False),
+        )  # fmt: skip
     if kind == "rest":
         tile = rng.choice((4, 8, 16, 32, 64))
         rest = rng.choice((0, 1, tile - 1, rng.randrange(tile)))
@@ -140,14 +154,91 @@ def _tuples(given: Mapping[str, Any]) -> dict[str, Any]:
 ALWAYS = Gate("always", lambda c: True, lambda r: r)
 
 
+@dataclass
+class Outcome:
+    """What came of one gated defect."""
+
+    number: int
+    name: str
+    found: bool
+    calls: int  # drawn until it was found, or until the budget was spent
+    seconds: float  # of processor time, the reduction included
+    reduced: str = ""  # the token of the smallest call that was found
+    size: int = 0  # numbers that go in
+    least: int = 0  # the same of the smallest call that is known; 0 where none is known
+
+    def line(self) -> str:
+        """It in a line."""
+        times = f", {self.size / self.least:.2g} times the smallest known" if self.least else ""
+        came = f"{self.reduced}{times}" if self.found else "NOT FOUND"
+        return f"{self.number} {self.name}: {self.calls} drawn, {self.seconds:.0f} CPU s: {came}"
+
+
+def asked(target: Any) -> tuple[Trials, Claims]:
+    """Who asks a program in this process, and what is drawn for it."""
+    own = adopt(target, target.name)
+    claims = Claims(own.hello.operations, frozenset(own.hello.features), own.hello.dtypes)
+    return Trials(InProcess(own), own.hello, own.hello.accuracy), claims
+
+
+def first(target: Any, seconds: float, seed: int) -> tuple[Recipe | None, int]:
+    """The first failure of a seed, reduced; how many calls were drawn."""
+    trials, claims = asked(target)
+    began, number = time.process_time(), 0
+    while time.process_time() - began < seconds:
+        recipe = draw(claims, seed, number)
+        number += 1
+        tried = None if recipe is None else trials.ask(recipe)
+        if tried is not None and tried.failed:
+
+            def allowed(other: Recipe) -> bool:
+                return other.dtype in claims.dtypes and needs(other) <= claims.features
+
+            return Reduction(trials.ask, tried, allowed, CALLS, claims.dtypes).run().recipe, number
+    return None, number
+
+
 def smallest(defect: Defect, gate: Gate, seconds: float, seed: int) -> Recipe | None:
     """The defect without its gate, reduced, and then as large as the gate asks for."""
-    report = conformance.explore(Gated(defect, ALWAYS), seconds=seconds, seed=seed, x=True, no_diagnose=True)
-    row = next((row for row in report.results if row.replay), None)
-    if row is None:
+    least, _ = first(Gated(defect, ALWAYS), seconds, seed)
+    if least is None:
         return None
-    fitted = gate.fitted(read_token(row.replay))
+    fitted = gate.fitted(least)
     return fitted if fails(Gated(defect, gate), fitted) else None
+
+
+def able() -> list[Defect]:
+    """The defects that a gate can be put before: of numbers, in attention, not excused."""
+    return [
+        d for d in DEFECTS
+        if not d.equivalent and not d.stateful and not callable(d.change) and not d.admitted and not d.unobservable
+        and "strict_masking" not in d.features and "validation" not in d.features
+        and all(v.startswith(("ATT", "MASK", "HEAD", "SHAPE-3", "CACHE")) for v in d.violates)
+    ]  # fmt: skip
+
+
+def measured(seed: int, number: int, seconds: float) -> Outcome:
+    """Gated defect `number` of a seed: a function of the two."""
+    rng = random.Random(f"{seed}/{number}")
+    defect, closed = rng.choice(able()), gate(rng)
+    target = Gated(defect, closed)
+    began = time.process_time()
+    got, calls = first(target, seconds, seed + number)
+    outcome = Outcome(number, target.name, got is not None, calls, time.process_time() - began)
+    if got is not None:
+        least = smallest(defect, closed, seconds, seed + number)
+        outcome.reduced, outcome.size = token(got), size(got)
+        outcome.least = 0 if least is None else max(size(least), 1)
+    return outcome
+
+
+def last_line(outcomes: Sequence[Outcome]) -> str:
+    """All of them in a line."""
+    found = [each for each in outcomes if each.found]
+    ratios = [each.size / each.least for each in found if each.least]
+    within = f"{sum(r <= 2 for r in ratios)} of {len(ratios)} reduced to at most twice the smallest known"
+    median = statistics.median(each.calls for each in found) if found else 0
+    return f"{len(found)} of {len(outcomes)} found, half of them within {median:.0f} calls; {within}"
 
 
 def main() -> None:
@@ -155,43 +246,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--defects", type=int, default=20)
-    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--defects", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of processor time, for each")
     parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    rng = random.Random(asked.seed)
-    able = [
-        d for d in DEFECTS
-        if not d.equivalent and not d.stateful and not callable(d.change) and not d.admitted and not d.unobservable
-        and "strict_masking" not in d.features and "validation" not in d.features
-        and all(v.startswith(("ATT", "MASK", "HEAD", "SHAPE-3", "CACHE")) for v in d.violates)
-    ]  # fmt: skip
-    found, ratios = 0, []
-    for number in range(asked.defects):
-        defect, closed = rng.choice(able), gate(rng)
-        target = Gated(defect, closed)
-        began = time.monotonic()
-        report = conformance.explore(
-            target, seconds=asked.seconds, seed=asked.seed + number, x=True, no_diagnose=True
-        )
-        row = next((row for row in report.results if row.replay), None)
-        took, said = time.monotonic() - began, "NOT FOUND"
-        if row is not None:
-            found += 1
-            least = smallest(defect, closed, asked.seconds, asked.seed + number)
-            got = read_token(row.replay)
-            ratio = size(got) / max(size(least), 1) if least is not None else None
-            ratios += [] if ratio is None else [ratio]
-            times = "" if ratio is None else f"{ratio:.2g} times the smallest known; "
-            said = f"{row.replay}; {times}fails if {row.fails_if}"
-        judged = report.drawing.judged if report.drawing else 0
-        print(f"{target.name}: {judged} judged, {took:.0f} s: {said}", flush=True)
-    share = (
-        f"{sum(r <= 2 for r in ratios)} of {len(ratios)} at most twice the smallest known" if ratios else ""
-    )
-    print(
-        f"{found} of {asked.defects} found; {share}; median {statistics.median(ratios) if ratios else 0:.2g}"
-    )
+    parser.add_argument("--share", default="1/1", help="every n-th of them")
+    parser.add_argument("--out", type=Path, help="goes on where this file left off")
+    parser.add_argument("--merge", type=Path, nargs="+", help="tells what these files hold, and runs nothing")
+    given = parser.parse_args()
+    files = given.merge or [given.out] if given.merge or (given.out and given.out.exists()) else []
+    outcomes = [Outcome(**each) for file in files for each in json.loads(file.read_text())]
+    part, of = map(int, given.share.split("/"))
+    done = {each.number for each in outcomes}
+    for number in () if given.merge else range(part - 1, given.defects, of):
+        if number in done:
+            continue
+        outcomes.append(measured(given.seed, number, given.seconds))
+        print(outcomes[-1].line(), flush=True)
+        if given.out is not None:
+            given.out.write_text(json.dumps([asdict(each) for each in outcomes], indent=1))
+    if given.merge:
+        for each in outcomes:
+            if not each.found or (each.least and each.size > 2 * each.least):
+                print(each.line())
+    print(last_line(outcomes))
 
 
 if __name__ == "__main__":

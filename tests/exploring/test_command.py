@@ -73,7 +73,7 @@ def test_a_failure_is_told_and_kept(tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--size", "huge"], "size"),
         (["--replay", "x1_nonsense"], "--replay wants a token"),
         (["--dtype", "float128"], "dtype"),
-        (["--feature", "softcap"], "does not claim softcap"),
+        (["--feature", "softcap"], "does not support softcap"),
         (["--op", "multi_head_attention"], "multi_head_attention"),
         (["--save", "/nowhere/at/all"], "--save '/nowhere/at/all' cannot be used"),
     ],
@@ -126,7 +126,7 @@ def test_a_replay_on_a_target_that_does_not_claim_it(
     assert main(["explore", f"{file}:attention", "--replay", asked]) == 2
     out, err = capsys.readouterr()
     assert not out
-    assert "the token needs is_causal, which the target does not claim" in err
+    assert "the token needs is_causal, which the target does not support" in err
 
 
 def test_a_replay_that_the_target_refuses_is_not_judged(

@@ -30,8 +30,8 @@ def digest(claims: Claims, seed: int, count: int) -> str:
 
 
 PINNED = {
-    "small": "b29631c555fdaa89675377dcc6e2d31a0a6e146f956c70211e21573a430fe2a4",
-    "kernel": "c6616fce7b57f65c0d63f64a3445c712b9b92d54338957749ea4b9f7aa798d12",
+    "small": "c01cda28211fd1e3b87356dcc0eb601376689d28d1c9ce414220e65bfe0863db",
+    "kernel": "0d4b013d2bd9d1026fab9583f3e9fe7f02c39c452716e5fda27e830eb004cafb",
 }
 """Tokens and arrays of some cases of seed 7; whoever changes the draw changes them, and says so in the changelog."""
 

@@ -124,7 +124,7 @@ def good(query, key, value):
         (lambda rows: rows[0].update(covers=[]), "its row a/0 float32 is of no case"),
         (lambda rows: rows[0].update(operation="other"), "its row a/0 float32 is of no case"),
         (lambda rows: rows.append({**rows[0], "dtype": "float64"}), "4 rows, 3 of them of this run"),
-        (lambda rows: rows.append(rows[0]), "a/0 float32 stands there twice"),
+        (lambda rows: rows.append(rows[0]), "a/0 float32 appears twice"),
         (lambda rows: rows[0].update(seconds=10**400), "int too large to convert to float"),
     ],
     ids=range(8),

@@ -265,4 +265,4 @@ def test_an_answer_to_a_question_that_was_not_asked_yet(run: Any, tmp_path: Path
     assert run("forging", "--report", path, "-k", "a/00 or a/01 or a/02", "-q", "--no-diagnose")[0] == 1
     rows = read_report(path).results
     assert not any(row.passed for row in rows)
-    assert [row.message[:33] for row in rows[:2]] == ["the answer is not of the protocol"] * 2
+    assert [row.message[:33] for row in rows[:2]] == ["invalid reply"] * 2

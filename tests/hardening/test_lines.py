@@ -155,13 +155,13 @@ def test_any_line_becomes_a_start_or_a_refusal(line: bytes) -> None:
 )
 def test_a_line_that_would_fill_the_memory_is_not_even_parsed(line: bytes, monkeypatch: Any) -> None:
     monkeypatch.setattr(protocol, "strict_json", lambda line: pytest.fail("parsed"))
-    with pytest.raises(ProtocolError, match="a line of more than 1048576 values is no message"):
+    with pytest.raises(ProtocolError, match="a line of more than 1048576 values is not a message"):
         parse_answer(line, "a/b")
 
 
 def test_a_reply_that_can_be_read_in_two_ways_is_refused() -> None:
     line = json.dumps(REPLY).replace('{"id"', '{"id": "other", "id"').encode()
-    with pytest.raises(ProtocolError, match="is no line of JSON"):
+    with pytest.raises(ProtocolError, match="is not a line of JSON"):
         parse_answer(line, "core/plain")
 
 

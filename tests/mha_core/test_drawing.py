@@ -17,14 +17,14 @@ SPACE = "{http://www.w3.org/2000/svg}"
 
 
 def test_the_documents_squares():
-    rows = [line for line in terminal(DRAWN, TOKENS).splitlines() if "[" in line]
+    rows = [line for line in terminal(DRAWN, TOKENS, shades="□■").splitlines() if "[" in line]
     assert [re.sub(r"\s+", " ", line).replace(" ]", "]") for line in rows] == [
         "The [■ □ □]", "dog [□ ■ □]", "ate [□ □ ■]", "The [□ ■ □]", "dog [■ □ □]", "ate [□ ■ □]",
     ]  # fmt: skip
 
 
 def test_squares_stand_under_their_tokens():
-    head, *rows = terminal(DRAWN[:1], ["a", "longer", "語語"]).splitlines()[1:]
+    head, *rows = terminal(DRAWN[:1], ["a", "longer", "語語"], shades="□■").splitlines()[1:]
     assert head == " " * 8 + "a longer 語語"
     assert rows == ["a      [■ □      □   ]", "longer [□ ■      □   ]", "語語   [□ □      ■   ]"]
 
@@ -33,7 +33,14 @@ def test_shades():
     weights = np.array([[[0.0, 0.24, 0.25, 0.5, 0.75, 1.0, np.nan, -0.1]]])
     line = terminal(weights, ["q"], list("abcdefgh"), shades=" ░▒█").splitlines()[-1]
     assert line == "q [    ░ ▒ █ █ ?  ]"
-    assert terminal(np.array([[[0.49, 0.5]]]), ["q"], ["a", "b"]).splitlines()[-1] == "q [□ ■]"
+    two = terminal(np.array([[[0.49, 0.5]]]), ["q"], ["a", "b"], shades="□■")
+    assert two.splitlines()[-1] == "q [□ ■]"
+    five = terminal(np.array([[[0, 0.3, 0.5, 0.7, 1]]]), ["q"], list("abcde"))
+    assert five.splitlines()[-1] == "q [  ░ ▒ ▓ █]"
+
+
+def test_a_notebook_shows_the_picture():
+    assert svg(DRAWN, TOKENS)._repr_svg_() == svg(DRAWN, TOKENS)
 
 
 def test_terminal_escapes_what_moves_the_cursor():

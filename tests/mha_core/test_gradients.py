@@ -26,7 +26,8 @@ QUICK = settings(
 CONSTANT = ("mask", "q_offset", "kv_lengths", "past_key", "past_value")
 RNG = np.random.default_rng(19)
 NAN, INF = math.nan, math.inf
-attend_module = importlib.import_module("mha_core.attend")
+parts_module = importlib.import_module("mha_core.parts")
+vjp_module = importlib.import_module("mha_core.attend_vjp")
 
 # B = 2, H = 4, G = 2, q_len = 5, kv_len = 6, d_k = 3, d_v = 7; in the layer d_q = 4, d_kv = 5, d_vv = 6, d_out = 8
 HEADS = {
@@ -239,8 +240,8 @@ def test_row_blocks_are_the_plain_path(monkeypatch, name, rows):
         options |= {"q_offset": 0}
         wanted = gradients(vjp, lib, arrays, options)
         with monkeypatch.context() as patch:
-            patch.setattr(attend_module, "BLOCK_ELEMENTS", 1)
-            patch.setattr(attend_module, "BLOCK_ROWS", rows)
+            patch.setattr(parts_module, "BLOCK_ELEMENTS", 1)
+            patch.setattr(parts_module, "BLOCK_ROWS", rows)
             assert_close(gradients(vjp, lib, arrays, options), wanted, rtol=1e-5, atol=1e-12)
 
 
@@ -351,3 +352,29 @@ def test_inputs_are_never_written_to(name):
             vjp(**given)
         for n, x in given.items():
             np.testing.assert_array_equal(lib.numpy(x), before[n], err_msg=n)
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+@pytest.mark.parametrize("change", [{}, {"is_causal": True}, {"window": (100, 20)}, {"kv_lengths": [300, 0]}])
+@pytest.mark.parametrize("bias", [None, (1, 1, 600, 600), (2, 4, 1, 600), (600, 1)])
+def test_long_sequences_have_the_gradients_of_all_at_once(monkeypatch, name, change, bias):
+    """Entries and heads one after the other give what the derivative of all of them gives."""
+    lib, rng = library(name), np.random.default_rng(4)
+    shapes = {
+        "query": (2, 4, 600, 8),
+        "key": (2, 2, 600, 8),
+        "value": (2, 2, 600, 8),
+        "grad_output": (2, 4, 600, 8),
+    }
+    arrays = {n: lib.array(rng.standard_normal(shape)) for n, shape in shapes.items()}
+    arrays["sinks"] = lib.array(rng.standard_normal(4))
+    if bias is not None:
+        arrays["attn_bias"] = lib.array(rng.standard_normal(bias))
+    options = {n: lib.array(x) if n == "kv_lengths" else x for n, x in change.items()}
+    got = mha_core.scaled_dot_product_attention_vjp(**arrays, **options)
+    monkeypatch.setattr(parts_module, "PART_ELEMENTS", 2**40)
+    monkeypatch.setattr(vjp_module, "in_place_vjp", lambda *_: None)
+    wanted = mha_core.scaled_dot_product_attention_vjp(**arrays, **options)
+    assert got.keys() == wanted.keys()
+    for key, x in wanted.items():
+        np.testing.assert_allclose(lib.numpy(got[key]), lib.numpy(x), **TOLERANCES["float64"], err_msg=key)

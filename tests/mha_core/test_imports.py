@@ -36,7 +36,7 @@ def test_importing_the_core_loads_no_framework():
     assert not FRAMEWORKS & set(loaded)
 
 
-FUSED = "fused.py"
+FUSED = "torch_fused.py"
 """The one module that may name a framework: it takes it from sys.modules."""
 
 

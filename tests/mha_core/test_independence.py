@@ -9,11 +9,14 @@ import pytest
 from array_libraries import TOLERANCES, library
 
 from mha_core import merge_attention, multi_head_attention, scaled_dot_product_attention
+from mha_core.torch_fused import portable
 
-attend_module = importlib.import_module("mha_core.attend")
+exact_module = importlib.import_module("mha_core.exact")
+in_place_module = importlib.import_module("mha_core.in_place")
+online_module = importlib.import_module("mha_core.online_softmax")
 parts_module = importlib.import_module("mha_core.parts")
 softmax_module = importlib.import_module("mha_core.softmax")
-tiles_module = importlib.import_module("mha_core.tiles")
+visibility_module = importlib.import_module("mha_core.visibility")
 
 RNG = np.random.default_rng(13)
 ARRAYS = {
@@ -134,13 +137,15 @@ def plain_options(**change):
 
 def in_small_parts(monkeypatch, rows):
     """Everything is cut as finely as it can be, with so many query rows at a time."""
-    monkeypatch.setattr(attend_module, "BLOCK_ELEMENTS", 1)
-    monkeypatch.setattr(attend_module, "BLOCK_ROWS", rows)
+    monkeypatch.setattr(parts_module, "BLOCK_ELEMENTS", 1)
+    monkeypatch.setattr(parts_module, "BLOCK_ROWS", rows)
     monkeypatch.setattr(parts_module, "PART_ELEMENTS", 1)
     monkeypatch.setattr(parts_module, "PART_ROWS", 2 * rows)  # two heads share a key
-    monkeypatch.setattr(tiles_module, "TILE_ELEMENTS", 1)
-    monkeypatch.setattr(tiles_module, "TILE_COLUMNS", 2)
-    monkeypatch.setattr(tiles_module, "FREE_COLUMNS", 1)
+    monkeypatch.setattr(parts_module, "BAND_ROWS", 2 * rows)
+    for module in (in_place_module, online_module):
+        monkeypatch.setattr(module, "TILE_ELEMENTS", 1)
+        monkeypatch.setattr(module, "TILE_COLUMNS", 2)
+    monkeypatch.setattr(visibility_module, "FREE_COLUMNS", 1)
 
 
 @pytest.mark.covers("IND-6")
@@ -190,28 +195,64 @@ def test_row_blocks_see_nan_and_inf_as_the_plain_path_does(monkeypatch):
     assert_same(scaled_dot_product_attention(**ARRAYS | {"value": value}, **plain_options()), wanted)
 
 
-@pytest.mark.parametrize("exactly", [False, True])
-def test_long_sequences_are_computed_in_blocks(monkeypatch, exactly):
+WATCHED = {
+    "exact": (exact_module, "logits_of", "numpy", math.inf),
+    "online softmax": (online_module, "products", "torch", 1.0),
+    "in place": (in_place_module, "weights_into", "numpy", 1.0),
+}
+
+
+@pytest.mark.parametrize("way", WATCHED)
+def test_long_sequences_are_computed_in_blocks(monkeypatch, way):
     seen = []
-    function = softmax_module.scores if exactly else softmax_module.products
+    module, name, library_name, special = WATCHED[way]
+    function = getattr(module, name)
 
     def watched(*arguments):
         logits = function(*arguments)
-        seen.append(math.prod(logits.shape))
+        seen.append(math.prod((arguments[1] if way == "in place" else logits).shape))
         return logits
 
-    module, name = (attend_module, "scores") if exactly else (tiles_module, "products")
     monkeypatch.setattr(module, name, watched)
     x = np.ones((1, 2, 1024, 2), np.float32)
     value = x.copy()
-    value[..., 0, 0] = math.inf if exactly else 1
-    scaled_dot_product_attention(x, x, value)
-    assert len(seen) > 1
-    assert max(seen) <= attend_module.BLOCK_ELEMENTS
-    assert sum(seen) == x.shape[1] * 1024**2
-    seen.clear()
-    scaled_dot_product_attention(x, x, value, is_causal=True)
-    assert sum(seen) < 0.8 * x.shape[1] * 1024**2
+    value[..., 0, 0] = special
+    x, value = (library(library_name).array(y) for y in (x, value))
+    with portable():
+        scaled_dot_product_attention(x, x, value)
+        assert len(seen) > 1
+        assert max(seen) <= parts_module.BLOCK_ELEMENTS
+        assert sum(seen) == x.shape[1] * 1024**2
+        seen.clear()
+        scaled_dot_product_attention(x, x, value, is_causal=True)
+        assert sum(seen) < 0.8 * x.shape[1] * 1024**2
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+@pytest.mark.parametrize("batch", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("q_len", [1, 40])
+def test_a_batch_of_one_keeps_its_axes(name, batch, q_len):
+    lib, rng = library(name), np.random.default_rng(3)
+    arrays = [lib.array(rng.standard_normal((*batch, 2, n, 80))) for n in (q_len, 900, 900)]
+    wanted = scaled_dot_product_attention(*arrays, return_weights=True).output
+    with portable():
+        got = scaled_dot_product_attention(*arrays)
+    assert got.shape == wanted.shape
+    np.testing.assert_allclose(lib.numpy(got), lib.numpy(wanted), **TOLERANCES["float64"])
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+@pytest.mark.parametrize("option", ["mask", "attn_bias"])
+@pytest.mark.parametrize("heads", [1, 4])
+def test_each_head_of_a_long_sequence_has_its_own_mask(name, option, heads):
+    lib, rng = library(name), np.random.default_rng(3)
+    arrays = {n: lib.array(rng.standard_normal((2, 4, 600, 8))) for n in ("query", "key", "value")}
+    drawn = rng.standard_normal((1, heads, 600, 600))
+    arrays[option] = lib.array(drawn > 0 if option == "mask" else drawn)
+    wanted = scaled_dot_product_attention(**arrays, return_weights=True).output
+    with portable():
+        got = scaled_dot_product_attention(**arrays)
+    np.testing.assert_allclose(lib.numpy(got), lib.numpy(wanted), **TOLERANCES["float64"])
 
 
 def with_changes(change):

@@ -63,10 +63,20 @@ def test_shape_dtype_and_nan_come_first():
         assert_conforms({"output": right, "weights": right}, **given)
 
 
-def test_a_large_call_says_that_its_mistake_is_not_looked_for():
-    given = operands("assert/large", q_len=64, kv_len=64, d_k=32)
-    with pytest.raises(AssertionError, match="likely    not looked for: the call has 49,152 numbers"):
+def test_a_part_of_a_large_call_tells_its_mistake():
+    given = operands("assert/large", q_len=192, kv_len=256, d_k=64)
+    with pytest.raises(AssertionError, match=r"likely    in batch entry \d, head \d.*scale-left-out"):
         assert_conforms(attention(**given, scale=1.0), **given)
+
+
+def test_where_a_large_call_is_wrong_is_said_in_words():
+    given = operands("assert/large", q_len=192, kv_len=256, d_k=64)
+    got = attention(**given)
+    got[1, :, 100:, :] *= 2
+    with pytest.raises(AssertionError) as failed:
+        assert_conforms(got, **given)
+    assert "wrong only in batch entry 1" in str(failed.value)
+    assert "wrong only in query rows from 100 on" in str(failed.value)
 
 
 @pytest.mark.parametrize(

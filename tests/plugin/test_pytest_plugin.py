@@ -30,7 +30,7 @@ def test_one_item_for_each_case_and_dtype(project: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines_random([
         "mha::attention/hand-sized[[]float32[]] PASSED*",
         "mha::attention/scale-zero[[]float32[]] PASSED*",
-        "mha::attention/bias-rank-2[[]float32[]] SKIPPED (unsupported: does not claim attn_bias*",
+        "mha::attention/bias-rank-2[[]float32[]] SKIPPED (unsupported: does not support attn_bias*",
     ])  # fmt: skip
     assert len(processes(project)) == 1, "one process for all"
 
@@ -114,7 +114,9 @@ def test_a_profile_needs_all_of_itself(project: pytest.Pytester) -> None:
     result = project.runpytest_subprocess("--mha-target", "mine.py:good", "--mha-profile", "encoder", *FEW)
     assert outcomes(result) == {"passed": 1, "failed": 1}
     result.stdout.fnmatch_lines(
-        ["error: does not claim attn_bias, which the profile encoder needs (ATT-7 additive bias, SHAPE-7 *)"]
+        [
+            "error: does not support attn_bias, which the profile encoder needs (ATT-7 additive bias, SHAPE-7 *)"
+        ]
     )
 
 

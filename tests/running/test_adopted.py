@@ -2,6 +2,8 @@
 
 import re
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,7 +13,10 @@ import pytest
 
 from conformance.errors import UsageError
 from conformance.names import DEFAULT_FEATURES, MHA, SDPA
+from conformance.running.protocol import encode, hello_message, parse_hello
+from conformance.running.select import DECLARED, unclaimed
 from conformance.running.target import adopt, load
+from conformance.vectors.case import Case
 
 
 def attention(query: Any, key: Any, value: Any) -> Any: ...
@@ -99,7 +104,7 @@ def test_biases_of_a_layer_are_no_news() -> None:
 
     assert adopt(layer, "x", MHA).hello.notes == ()
     (note,) = adopt(plain, "x").hello.notes
-    assert note.startswith(f"x ({SDPA}) takes b_q, which is no name of the suite")
+    assert note.startswith(f"x ({SDPA}): b_q is not a parameter that the suite knows")
 
 
 def test_what_cannot_be_called_says_how_it_was_read() -> None:
@@ -139,17 +144,58 @@ class Kernel:
 """
 
 
-def test_what_stands_at_the_head_of_a_file_is_not_dropped_silently(tmp_path: Path) -> None:
+def test_what_stands_at_the_head_of_a_file_is_read_for_what_is_in_it(tmp_path: Path) -> None:
     path = tmp_path / "headed.py"
     path.write_text(HEAD)
-    hello = load(f"{path}:attention").hello
-    assert hello.dtypes == ("float32",)
-    (note,) = hello.notes
-    assert note == (
-        f"dtypes, layout at the head of its file are not read for {path}:attention: "
-        "say attention.dtypes = dtypes"
+    target = load(f"{path}:attention")
+    assert (target.hello.dtypes, target.layout) == (("float32", "float16"), "blhd")
+    assert target.hello.features == DEFAULT_FEATURES, "64 is not a set of features"
+    (note,) = target.hello.notes
+    assert (
+        note == f"{path}:attention says nothing of dtypes, layout, accuracy: taken from the head of its file"
     )
-    (note,) = load(f"{path}:Kernel").hello.notes
-    assert note.startswith("dtypes at the head of its file is not read for ")
-    path.write_text(HEAD + 'attention.dtypes = dtypes\nattention.layout = "blhd"\n')
-    assert load(f"{path}:attention").hello.notes == ()
+    target = load(f"{path}:Kernel")
+    assert (target.hello.dtypes, target.layout) == (("float32", "float16"), "bhld")
+    (note,) = target.hello.notes
+    assert "says nothing of dtypes, accuracy: taken" in note
+    path.write_text(
+        HEAD + 'attention.dtypes = ("float64",)\nattention.layout = "bhld"\nattention.accuracy = "fused"\n'
+    )
+    target = load(f"{path}:attention")
+    assert (target.hello.dtypes, target.layout, target.hello.notes) == (("float64",), "bhld", ())
+
+
+def test_features_at_the_head_of_a_file_are_those_that_a_function_has_a_parameter_for(tmp_path: Path) -> None:
+    path = tmp_path / "two.py"
+    path.write_text(
+        'features = {"mask", "window", "gqa"}\n'
+        "def attention(query, key, value, mask=None): ...\n"
+        "def windowed(query, key, value, window=None): ...\n"
+    )
+    assert load(f"{path}:attention").hello.features == ("mask", "gqa")
+    assert load(f"{path}:windowed").hello.features == ("window", "gqa")
+
+
+TWO = """
+features = {"mask", "scale", "gqa"}
+def scaled_dot_product_attention(query, key, value, mask=None, scale=None): ...
+def multi_head_attention(query, key, value, w_q, w_k, w_v, w_o, mask=None): ...
+"""
+
+
+def test_each_function_has_the_features_that_it_has_a_parameter_for(
+    tmp_path: Path, make_case: Callable[..., Case]
+) -> None:
+    path = tmp_path / "both.py"
+    path.write_text(TWO)
+    hello = load(str(path)).hello
+    assert hello.features == ("mask", "scale", "gqa")
+    assert hello.features_of == {MHA: ("mask", "gqa")}
+    assert hello.notes == (f"{path} ({MHA}) has no parameter for scale, which is not tested there",)
+    case = make_case("a/scale", operation=MHA, features=("scale",))
+    assert unclaimed(case, hello) == f"{DECLARED}{MHA} does not support scale"
+    assert unclaimed(replace(case, operation=SDPA), hello) == ""
+    path.write_text(TWO + 'scaled_dot_product_attention.features = {"scale"}\n')
+    hello = load(str(path)).hello
+    assert hello.features_of == {SDPA: ("scale",), MHA: ("mask", "gqa")}
+    assert parse_hello(encode(hello_message(hello)), "x") == hello

@@ -67,7 +67,7 @@ FLAWS = [
     (Entry("a/bb", "w"), "a/bb: no case has this ID; did you mean 'a/b'? (CONF-15)"),
     (
         Entry("a/b", "w", ("float33",)),
-        "a/b float33: 'float33' is no dtype; did you mean 'float32'? (CONF-15)",
+        "a/b float33: 'float33' is not a dtype; did you mean 'float32'? (CONF-15)",
     ),
     (Entry("a/c", "w", ("float64",)), "a/c float64: the case has no row in float64 (CONF-15)"),
 ]

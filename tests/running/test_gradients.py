@@ -78,7 +78,7 @@ def test_by_position_or_by_keyword(function: Any) -> None:
     [
         (lambda query, key, value: None, "query, key, value, grad_output"),
         (lambda q, k, v: None, "4 arrays by position"),
-        (lambda query, key, value, grad_output, lse: None, "'lse', which the suite does not give"),
+        (lambda query, key, value, grad_output, lse: None, "the parameter 'lse' needs a default value"),
     ],
 )
 def test_what_cannot_be_called(function: Any, message: str) -> None:

@@ -72,7 +72,7 @@ def test_a_target_that_hangs_is_given_up(target: Path, cases: list[Case], worker
     request = Request(target=f"{target}:hanging", workers=workers, **LATE)  # type: ignore[arg-type]
     _, *rows, last = run(request, cases)
     assert [row.verdict for row in rows] == ["timeout"] * 2 * workers + ["unsupported"]  # type: ignore[union-attr]
-    assert last == GaveUp(f"{2 * workers} rows in a row had no answer in time", CASES - 2 * workers)
+    assert last == GaveUp(f"{2 * workers} tests in a row timed out", CASES - 2 * workers)
     assert asked(target) <= 3 * workers
 
 
@@ -99,14 +99,14 @@ def test_it_is_told_everywhere(command: Called, target: Path, cases: list[Case],
     path, html, summary = tmp_path / "r.json", tmp_path / "r.html", "0 pass, 0 fail, 2 timeout, 1 unsupported"
     call = ("run", f"{target}:hanging", "--timeout", "0.3", "--fresh", "off")
     status, out, _ = command(*call, "--report", path, "--html", html)
-    told = f"2 rows in a row had no answer in time, so {CASES - 2} of {CASES + 1} were not run"
+    told = f"2 tests in a row timed out, so {CASES - 2} of {CASES + 1} were not run"
     assert status == 1
-    assert f"gave up: {told}; mend what hangs, or give a longer --timeout" in out.splitlines()
+    assert f"gave up: {told}; fix what hangs, or raise --timeout" in out.splitlines()
     assert out.splitlines()[-1] == f"non-conformant: {summary}, {CASES - 2} not run"
     data = json.loads(path.read_text())
     Draft202012Validator(schema("report")).validate(data)
     assert (data["status"], data["asked"], len(data["results"])) == ("non-conformant", CASES + 1, 3)
-    assert data["stopped"] == "2 rows in a row had no answer in time"
+    assert data["stopped"] == "2 tests in a row timed out"
     assert read_report(path).to_json() == data
     assert told in html.read_text()
     assert told in command("report", path)[1]
@@ -127,7 +127,7 @@ def test_a_part_that_gave_up_leaves_the_whole_open(
         call = ("run", f"{target}:hanging", "--timeout", "0.3", "--fresh", "off", "--shard", f"{part}/2")
         assert command(*call, "--report", path)[0] == 1
     (whole,) = join([read_report(path) for path in paths]).reports
-    assert (whole.status, whole.stopped) == ("non-conformant", "2 rows in a row had no answer in time")
+    assert (whole.status, whole.stopped) == ("non-conformant", "2 tests in a row timed out")
     assert whole.lacking == CASES + 1 - len(whole.results) > 0
 
 
@@ -136,9 +136,7 @@ def test_a_session_asks_no_further(target: Path, cases: list[Case]) -> None:
     rows = [session.row(question) for question in session.questions]
     session.close()
     assert [row.verdict for row in rows] == ["timeout"] * CASES + ["unsupported"]
-    assert [row.message for row in rows[2:-1]] == ["not asked: 2 rows in a row had no answer in time"] * (
-        CASES - 2
-    )
+    assert [row.message for row in rows[2:-1]] == ["not run: 2 tests in a row timed out"] * (CASES - 2)
     assert len(session.rows) == CASES + 1
 
 

@@ -64,8 +64,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Isolated]:
     [
         (DiedError("the process exited with status 3"), "crash", "the process exited with status 3", 0),
         (TimedOutError(), "timeout", "no answer within 23 s", 1),
-        (ProtocolError("cut off"), "wrong", "the answer is not of the protocol: cut off", 1),
-        (b"hello\n", "wrong", "the answer is not of the protocol: 'hello' is no line of JSON", 1),
+        (ProtocolError("cut off"), "wrong", "invalid reply: cut off", 1),
+        (b"hello\n", "wrong", "invalid reply: 'hello' is not a line of JSON (does it print to stdout?)", 1),
         (LookupError("odd"), "wrong", "the answer cannot be read: LookupError: odd", 1),
     ],
 )
@@ -125,9 +125,7 @@ def test_another_group_gets_another_process_and_the_old_one_ends(
 def test_one_that_says_something_else_at_its_start(scripted: Callable[..., Isolated]) -> None:
     asker = scripted([])
     Fake.scripts[0] = [ProtocolError("an endless line")]
-    with pytest.raises(
-        UsageError, match=r"^fake answered the start with what is no start reply: an endless line; "
-    ):
+    with pytest.raises(UsageError, match=r"^fake sent an invalid reply to `start`: an endless line; "):
         asker.start()
     assert Fake.made[0].killed == 1
 

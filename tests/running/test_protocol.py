@@ -231,7 +231,7 @@ def test_worker_serves(targets: Path, make_case: Callable[..., Case]) -> None:
             {"id": "", "error": "message refused: cmd: wanted start, got 'run'", "raised": False},
         ),
         (b"[]\n", {"id": "", "error": "message refused: cmd: wanted start, got None", "raised": False}),
-        (b"hello\n", {"id": "", "error": "message refused: 'hello' is no line of JSON", "raised": False}),
+        (b"hello\n", {"id": "", "error": "message refused: 'hello' is not a line of JSON", "raised": False}),
     ],
 )
 @pytest.mark.covers("PROTO-5")

@@ -142,7 +142,9 @@ def test_a_target_of_this_process_is_told_what_the_request_says(tmp_path: Path, 
     source = f"{path}:layer" if named else "layer"
     _, hello = runner.start(Request(selection=Selection(operation=MHA), **target), None)
     assert hello.operations == (MHA,)
-    with pytest.raises(UsageError, match=re.escape(f"{source} ({SDPA}) needs the argument 'w_q'")):
+    with pytest.raises(
+        UsageError, match=re.escape(f"{source} ({SDPA}): the parameter 'w_q' needs a default value")
+    ):
         runner.start(Request(**target), None)
     with pytest.raises(UsageError, match="numpy makes no array on device 'cuda'"):
         runner.start(Request(selection=Selection(operation=MHA), device="cuda", **target), None)

@@ -47,7 +47,7 @@ VERDICTS = {
     "complex_": ("fail", "output has dtype complex64"),
     "triple": ("fail", "returned a tuple of 3 (an array of float32"),
     "writing": ("fail", "key was written to during the call (IND-5)"),
-    "raising": ("error", "ValueError: no luck at all (fakes.py:"),
+    "raising": ("error", "ValueError: no luck at all (raised in your file, fakes.py:"),
     "exiting": ("error", "SystemExit: 3"),
     "refusing": ("unsupported", "not today"),
     "ragged": ("fail", "output is a list that cannot be read"),
@@ -103,7 +103,7 @@ def test_timeout_and_on(targets: Path, make_case: Make) -> None:
 @pytest.mark.covers("CONF-4")
 def test_unclaimed_is_listed_and_not_run(targets: Path, make_case: Make) -> None:
     (row,) = rows(f"{targets}:raising", make_case(features=("softcap",), options={"softcap": 2.0}))
-    assert (row.verdict, row.message) == ("unsupported", "does not claim softcap")
+    assert (row.verdict, row.message) == ("unsupported", "does not support softcap")
 
 
 def test_validation_passes_on_any_exception_but_not_implemented(targets: Path, make_case: Make) -> None:
@@ -201,15 +201,15 @@ for line in sys.stdin:
         (
             "unknown",
             "fail",
-            "the answer is not of the protocol: Additional properties are not allowed ('why' was",
+            "invalid reply: Additional properties are not allowed ('why' was",
         ),
-        ("other", "fail", "the answer is not of the protocol: id: got 'other', wanted 'core/plain'"),
-        ("short", "fail", "the answer is not of the protocol: output has 3 bytes of data, wanted 36"),
+        ("other", "fail", "invalid reply: id: got 'other', wanted 'core/plain'"),
+        ("short", "fail", "invalid reply: output has 3 bytes of data, wanted 36"),
         *(
-            (f"shape {shape}", "fail", "the answer is not of the protocol: ")
+            (f"shape {shape}", "fail", "invalid reply: ")
             for shape in ([1.0, 3.0, 2.0], [1] * 70, [0, 10**30], [0, 2**62, 2**62])
         ),
-        ("debug print", "fail", "the answer is not of the protocol: 'debug print' is no line of JSON"),
+        ("debug print", "fail", "invalid reply: 'debug print' is not a line of JSON"),
     ],
 )
 @pytest.mark.covers("PROTO-1", "PROTO-4", "PROTO-6")
@@ -260,14 +260,20 @@ def test_notes_come_with_the_start(tmp_path: Path, make_case: Make) -> None:
     started, *_ = run(Request(target=f"{path}:attention"), [make_case()])
     assert isinstance(started, Started)
     (note,) = started.hello.notes
-    assert "attn_mask, which is no name of the suite (did you mean mask or attn_bias?)" in note
+    assert (
+        "attn_mask is not a parameter that the suite knows, so it is not tested; rename it to mask or attn_bias"
+        in note
+    )
 
 
 @pytest.mark.parametrize(
     ("program", "message"),
     [
         (PROGRAM % "sofcap", "unknown name in the features of .* 'sofcap'; did you mean 'softcap'"),
-        ("print('hello', flush=True); input()", "what is no start reply: 'hello'.*: `mha-conformance init"),
+        (
+            "print('hello', flush=True); input()",
+            "sent an invalid reply to `start`: 'hello'.*: `mha-conformance init",
+        ),
         (
             "raise SystemExit('no GPU')",
             "did not start: the process exited with status 1; its last line was: no GPU",

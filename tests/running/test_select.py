@@ -51,8 +51,8 @@ def test_unclaimed_is_listed(cases: list[Case]) -> None:
     assert reasons == {
         "attention/plain": "",
         "mask/plain": "",
-        "mask/softcap": "does not claim softcap",
-        "projection/plain": f"does not claim {MHA}",
+        "mask/softcap": "does not support softcap",
+        "projection/plain": f"does not support {MHA}",
     }
 
 
@@ -100,7 +100,7 @@ def test_isolated_dtypes_come_together(make_case: Callable[..., Case]) -> None:
 
 
 def test_a_dtype_that_is_not_claimed_is_refused(cases: list[Case]) -> None:
-    with pytest.raises(UsageError, match="x does not claim float16; it claims float64, float32"):
+    with pytest.raises(UsageError, match="x does not support float16; it supports float64, float32"):
         chosen(cases, dtypes=("float16",))
 
 

@@ -73,7 +73,7 @@ def test_what_a_profile_needs_and_is_not_supported_is_an_error(make_case: Make) 
     session = opened([case], dtypes=("float64",), profile="full")
     row = session.row(session.questions[0])
     assert row.verdict == "error"
-    assert row.message == "does not claim softcap, which the profile full needs"
+    assert row.message == "does not support softcap, which the profile full needs"
 
 
 def test_the_accuracy_is_the_target_s_unless_another_is_asked_for(make_case: Make) -> None:
@@ -100,5 +100,7 @@ def test_what_a_target_writes_is_heard(targets: Path, make_case: Make) -> None:
 
 
 def test_a_dtype_that_is_not_claimed(make_case: Make) -> None:
-    with pytest.raises(UsageError, match=r"^attention does not claim float16; it claims float64, float32:"):
+    with pytest.raises(
+        UsageError, match=r"^attention does not support float16; it supports float64, float32:"
+    ):
         opened([make_case()], dtypes=("float16",))

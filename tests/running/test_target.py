@@ -94,7 +94,7 @@ def test_options_without_names_claim_nothing_and_say_so() -> None:
 
     hello = adopt(some, "x").hello
     assert set(hello.features) == {"scale", *DEFAULT_FEATURES}
-    assert hello.notes == (f"x ({SDPA}) takes **rest, which claims no feature; {DECLARE}",)
+    assert hello.notes == (f"x ({SDPA}) takes **rest, which says nothing of what it supports; {DECLARE}",)
     some.features = {"mask"}  # type: ignore[attr-defined]
     assert adopt(some, "x").hello.notes == ()
 
@@ -102,9 +102,9 @@ def test_options_without_names_claim_nothing_and_say_so() -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("attn_mask", " (did you mean mask or attn_bias?)"),
-        ("causal", " (did you mean is_causal?)"),
-        ("soft_cap", " (did you mean softcap?)"),
+        ("attn_mask", "; rename it to mask or attn_bias"),
+        ("causal", "; rename it to is_causal"),
+        ("soft_cap", "; rename it to softcap"),
         ("xyz", ""),
     ],
 )
@@ -112,7 +112,7 @@ def test_parameters_that_are_never_passed(name: str, hint: str) -> None:
     scope: dict[str, Any] = {}
     exec(f"def attention(query, key, value, {name}=None, _own=1): ...", scope)
     (note,) = adopt(scope["attention"], "x").hello.notes
-    assert note == f"x ({SDPA}) takes {name}, which is no name of the suite{hint}; it is never passed"
+    assert note == f"x ({SDPA}): {name} is not a parameter that the suite knows, so it is not tested{hint}"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,8 @@ def test_a_layer_needs_its_weights() -> None:
     def attention(query: Any, key: Any, value: Any, w_q: Any = None) -> None: ...
 
     with pytest.raises(
-        UsageError, match=f"x .* takes no w_k, w_v, w_o, so it is no {MHA}; it takes query, key"
+        UsageError,
+        match=f"x .* lacks the parameters w_k, w_v, w_o, so it is not a {MHA}; it needs query, key",
     ):
         adopt(attention, "x", MHA)
 
@@ -210,9 +211,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "a feature without its argument": (
         make(features={"window"}),
-        "x has 'window' in its features and takes no argument window; take it, or leave the feature out",
+        "x has 'window' in its features, and no parameter window; add it, or leave the feature out",
     ),
-    "a cache without a past": (make(features={"cache"}), "takes no argument past_key"),
+    "a cache without a past": (make(features={"cache"}), "and no parameter past_key"),
     "dtype": (make(dtypes=("float23",)), "unknown dtype of x: 'float23'; did you mean 'float32'?"),
     "accuracy": (make(accuracy="fuzed"), "unknown accuracy of x: 'fuzed'; did you mean 'fused'?"),
     "layout": (make(layout="bhdl"), "unknown layout of x: 'bhdl'; did you mean"),
@@ -254,7 +255,7 @@ def test_what_it_says_is_refused(what: str) -> None:
             ":attention",
             "':attention' names nothing before the colon; give package.module:attribute or path/to/file.py:",
         ),
-        ("a b", "'a b' is no name of a module"),
+        ("a b", "'a b' is not the name of a module"),
         ("x" * 5000, "no backend, module or file named"),
         ("no.such.module:x", "no backend, module or file named 'no.such.module'"),
         ("{dir}/fake.py:good", "no file '{dir}/fake.py'; did you mean '{dir}/fakes.py'?"),
@@ -264,7 +265,7 @@ def test_what_it_says_is_refused(what: str) -> None:
             "takes (a, b); it must take query, key, value by these names, or 3 arrays by position",
         ),
         ("{file}:swapped", "takes (query, value, k); it must take"),
-        ("{file}:needy", "needs the argument 'num_heads', which the suite does not give"),
+        ("{file}:needy", "the parameter 'num_heads' needs a default value"),
         ("{file}:Arguments", "is a class that cannot be made without arguments: TypeError"),
         ("{file}:Misspelt", "did you mean 'softcap'?"),
         ("{file}:number", "has none of the operations"),
@@ -478,7 +479,7 @@ def test_shapes_that_do_not_go_together_may_be_the_layout() -> None:
     def attention(query: Any, key: Any, value: Any) -> Any:
         return query @ key
 
-    assert 'say layout = "blhd"' in call(adopt(attention, "x"), SDPA, arrays(), {}, {}).message
+    assert 'set layout = "blhd"' in call(adopt(attention, "x"), SDPA, arrays(), {}, {}).message
 
 
 def test_texts_of_a_target_are_bounded() -> None:

@@ -1,5 +1,6 @@
 """What a user is told of a target that fails: the place, a hint at what was overlooked, the kind of thing returned."""
 
+import fractions
 import sys
 from types import ModuleType
 from typing import Any
@@ -30,7 +31,7 @@ def raising(text: str) -> Any:
 
 TENSORS = '; it got NumPy arrays: for tensors say array_type = "torch"'
 JAX = '; it got NumPy arrays: for arrays of JAX say array_type = "jax"'
-LAYOUT = '; arrays have heads before length (bhld): say layout = "blhd" if yours have them after it'
+LAYOUT = 'if yours are (batch, length, heads, width), set layout = "blhd"'
 OWN = {"asarray": lambda self, array: array}
 
 
@@ -42,7 +43,11 @@ OWN = {"asarray": lambda self, array: array}
         ("Argument of type <class 'numpy.ndarray'> is not a valid JAX type.", {}, JAX),
         ("Argument of type <class 'numpy.ndarray'> is not a valid JAX type.", OWN, ""),
         ("Argument of type <class 'list'> is not a valid JAX type.", {}, ""),
-        ("operands could not be broadcast together", {}, LAYOUT),
+        (
+            "operands could not be broadcast together",
+            {},
+            f"; arrays are (batch, heads, length, width): {LAYOUT}",
+        ),
         ("operands could not be broadcast together", {"layout": "blhd"}, ""),
         ("no luck", {}, ""),
     ],
@@ -59,6 +64,9 @@ def test_the_hint_is_of_what_is_special_in_the_call() -> None:
     def attention(query: Any, key: Any, value: Any, *, q_offset: Any = 0) -> Any:
         raise ValueError("operands could not be broadcast together")
 
+    def with_mask(query: Any, key: Any, value: Any, *, mask: Any = None) -> Any:
+        return attention(query, key, value)
+
     heads = "; query has 4 heads, key 2: repeat them, or leave gqa out of `features`"
     assert call(adopt(attention, "x"), SDPA, inputs, {}, {}).message.endswith(heads)
     one = {name: array[:1] for name, array in inputs.items()}
@@ -66,7 +74,12 @@ def test_the_hint_is_of_what_is_special_in_the_call() -> None:
     assert asked_at.endswith(
         "; q_offset is an array here: raise NotImplementedError if you take one integer only"
     )
-    assert call(adopt(attention, "x"), SDPA, one, {"q_offset": 1}, {}).message.endswith(LAYOUT)
+    assert call(adopt(attention, "x"), SDPA, one, {}, {}).message.endswith(LAYOUT)
+    assert call(adopt(attention, "x"), SDPA, one, {"q_offset": 1}, {}).message.endswith("in attention)")
+    masked = {**one, "mask": np.ones((3, 3), bool)}
+    assert call(adopt(with_mask, "x"), SDPA, masked, {}, {}).message.endswith(
+        "; mask has shape (3, 3): broadcast it to the shape of the weights first"
+    )
     attention.features = {"gqa"}  # type: ignore[attr-defined]
     assert call(adopt(attention, "x"), SDPA, inputs, {}, {}).message.endswith("heads, key 2: repeat them")
 
@@ -91,7 +104,17 @@ def test_the_place_is_where_it_was_raised() -> None:
         return softmax(query)
 
     line = softmax.__code__.co_firstlineno + 1
-    assert asked(attention).message == f"ZeroDivisionError: division by zero (test_told.py:{line} in softmax)"
+    assert asked(attention).message == (
+        f"ZeroDivisionError: division by zero (raised in your file, test_told.py:{line} in softmax)"
+    )
+
+
+def test_the_place_in_a_library_comes_with_the_line_that_called_it() -> None:
+    def attention(query: Any, key: Any, value: Any) -> Any:
+        return fractions.Fraction("x")
+
+    line = attention.__code__.co_firstlineno + 1
+    assert asked(attention).message.endswith(f" in __new__, called at test_told.py:{line})")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +163,7 @@ def test_a_file_that_lacks_a_library_is_no_backend_of_ours(
         load(str(path))
     assert str(caught.value) == (
         f"cannot import {path}: no module named {library!r}; install it for {sys.executable}, which runs this, "
-        "or put it beside the file"
+        "or put it next to the file"
     )
 
 

@@ -83,7 +83,7 @@ def test_sampled_rows_get_their_new_numbers(make_case: Make, make_golden: Callab
 def test_which_rows_have_one(make_case: Make) -> None:
     questions = [Question(make_case(f"a/{n}"), "float32") for n in range(400)]
     questions += [
-        Question(make_case("b/u"), "float32", "does not claim"),
+        Question(make_case("b/u"), "float32", "does not support"),
         Question(make_case("b/r", raises=True), "float32"),
     ]
     one, same, other = ({q.case.id for q in with_variants(questions, s) if q.seed} for s in (1, 1, 2))

@@ -30,11 +30,11 @@ def report_of(*rows: Row, request: Request | None = None, hello: Hello = HELLO, 
     return replace(recorder.report(), **changes)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_row() -> Callable[..., Row]:
     return report_row
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_report() -> Callable[..., Report]:
     return report_of

@@ -1,5 +1,6 @@
 """Which requirement a run's failures are put down to."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,14 @@ def test_counts_executed_rows() -> None:
     rows = [row("fail", "A-1", "A-2"), row("pass", "A-2"), row("unsupported", "A-1"), row("pass", "A-3")]
     assert blame(rows) == [Blame("A-1", 1, 1), Blame("A-2", 1, 2)]
     assert blame([]) == []
+
+
+def test_a_failure_that_says_what_is_broken_counts_for_that_alone() -> None:
+    said = replace(row("fail", "A-1", "A-2"), message="query was written to during the call (IND-5)")
+    assert blame([said, row("pass", "A-1")]) == [Blame("IND-5", 1, 1)]
+    numbers = replace(said, message="output[0] is 1, wanted 2 +- 0 (IND-5): 1 of 6 elements")
+    assert [b.requirement for b in blame([numbers])] == ["A-1", "A-2"]
+    assert [b.requirement for b in blame([said, said, row("fail", "A-3")])] == ["IND-5", "A-3"]
 
 
 def test_one_small_case_does_not_come_before_what_explains_more() -> None:

@@ -154,12 +154,12 @@ def test_narrowed_or_cut_short_is_incomplete(recorder: Any) -> None:
 
 def test_incomplete_says_why(recorder: Any) -> None:
     assert recorder(row(), narrowed="x").left_open() == "-k x left out a part of the suite"
-    assert recorder(row(), total=3).left_open() == "only 1 of 3 rows were run"
+    assert recorder(row(), total=3).left_open() == "only 1 of 3 tests were run"
     answered = row("unsupported", ("mask",), message="no mask today")
     assert recorder(row(), answered).left_open() == (
-        "1 row of what is claimed was answered `unsupported`, first a/b float32 (no mask today)"
+        "1 test of a supported feature was answered `unsupported`, first a/b float32 (no mask today)"
     )
-    assert recorder(NOT_CLAIMED).left_open() == "no row of what is claimed was run"
+    assert recorder(NOT_CLAIMED).left_open() == "no test of a supported feature was run"
 
 
 def test_rows_stand_in_one_order_whenever_they_came(recorder: Any) -> None:

@@ -95,7 +95,7 @@ def refused(both: Both, target: Any, policy: str) -> set[str]:
 
 
 def refused_by_ours(case: Case, dtype: str, target: Any, policy: str) -> set[str] | None:
-    """The rules that refuse a target's answer to a case of this suite; None if it does not claim it."""
+    """The rules that refuse a target's answer to a case of this suite; None if it does not support it."""
     with contextlib.redirect_stderr(io.StringIO()):
         answer = call(target, case.operation, case.operands(dtype), case.options, case.memory, case.repeat)
     if answer.kind == "unsupported":

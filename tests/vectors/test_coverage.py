@@ -1,11 +1,15 @@
 """What the set has to hold: no cell of the table of coverage is empty, but those that are for a reason."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from conformance.names import FEATURES
 from conformance.vectors.coverage import HOLES, OTHER, PAIRED, SIZES, coverage
 from conformance.vectors.coverage_of import View
+from conformance.vectors.generate.cases import kernels
+from conformance.vectors.generate.covering import meetings
 from conformance.vectors.load import load_vectors
 
 CASES = load_vectors().cases
@@ -64,3 +68,31 @@ def test_what_is_seen_is_what_the_golden_weights_say():
         assert not weights[~view.visible].any(), case.id
         rows = np.isfinite(weights).all(axis=-1) & view.visible.any(axis=-1) & ("sinks" not in case.inputs)
         assert np.allclose(weights[rows].sum(axis=-1), 1), case.id
+
+
+def test_every_meeting_is_met():
+    # options x size x path x dtype, pairs on each path, triples: of attention, of the layer, of their gradients
+    counted = Counter(part for part, _ in CELLS)
+    assert (counted["paths"], counted["pairs on paths"], counted["triples"]) == (1632, 964, 1848)
+    parts = ("paths", "pairs on paths", "triples")
+    assert [name for (part, name), cases in CELLS.items() if part in parts and not cases] == []
+
+
+def test_cases_meet_as_they_are_designed():
+    named = {
+        "bias": "attn_bias",
+        "causal": "is_causal",
+        "offset": "q_offset",
+        "lengths": "kv_lengths",
+        "weights": "return_weights",
+        "lse": "return_lse",
+        "past": "cache",
+        "grouped": "gqa",
+    }
+    declared = {case.id: case for case in CASES}
+    for kind in kernels.KINDS:
+        for meeting in meetings(kind.wish):
+            case = declared[kernels.name_of(kind, meeting)]
+            features = {named.get(option, option.replace("-", "_")) for option in meeting.options}
+            assert features <= set(case.features) <= features | {"q_offset"}, case.id
+            assert set(case.dtypes) == set(meeting.dtypes), case.id

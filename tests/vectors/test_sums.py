@@ -35,6 +35,20 @@ def terms(kind):
     return x.astype(np.float32).astype(np.float64), np.ones((300, 1))
 
 
+@pytest.mark.parametrize("period", [2, 8, 64])
+@pytest.mark.parametrize("lanes", [1, 2, 16, 64])
+def test_a_sum_in_lanes_errs_no_more_than_predicted(period, lanes):
+    """Values that alternate cancel in order, yet each lane of a vector instruction may add up one sign."""
+    x = np.abs(Draws("sums/lanes").gauss(50, 1024, bits=24)) * np.where(
+        np.arange(1024) % period < period / 2, 1, -1
+    )
+    x, y = x.astype(np.float32).astype(np.float64), np.ones((1024, 1))
+    parts = [in_order(x[:, lane::lanes], y[lane::lanes]).astype(np.float32) for lane in range(lanes)]
+    computed = in_order(np.concatenate(parts, axis=1).astype(np.float64), np.ones((lanes, 1)))
+    predicted = np.sqrt(sum_variance(U, 1024, x**2 @ y**2, x @ y, partial_sums(x, y)))
+    assert np.sqrt((((computed - x @ y) / predicted) ** 2).mean()) < 1.0
+
+
 @pytest.mark.parametrize("kind", ["in disorder", "rising", "by sign"])
 def test_a_sum_in_order_errs_as_predicted(kind):
     x, y = terms(kind)

@@ -42,6 +42,12 @@ DEFECTS = (
         features=("is_causal",),
     ),
     Defect(
+        "causal-always",
+        "Every call is causal, whether is_causal is given or not.",
+        ("MASK-6",),
+        {"accept": lambda c: replace(c, is_causal=True)},
+    ),
+    Defect(
         "causal-strict",
         "A query does not see its own key: j <= i + q_offset includes it.",
         ("MASK-6",),

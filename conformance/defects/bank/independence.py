@@ -36,7 +36,7 @@ def _shifted(x: Any) -> Any:
     return np.frombuffer(b"\0" + x.tobytes()[:-1], x.dtype).reshape(x.shape)
 
 
-def _each(change: Any, *names: str) -> Change:
+def each_operand(change: Any, *names: str) -> Change:
     """Operands, changed one by one."""
     return {
         "accept": lambda c: replace(
@@ -157,7 +157,7 @@ DEFECTS = (
         "strides-ignored",
         "Your arrays are read in the order of memory, whatever their strides.",
         ("IND-2",),
-        _each(_raw),
+        each_operand(_raw),
         "pytorch/pytorch#187506",
     ),
     *(
@@ -165,7 +165,7 @@ DEFECTS = (
             f"strides-of-{operand.replace('_', '-')}-ignored",
             f"{operand} is read in the order of memory, whatever its strides.",
             ("IND-2",),
-            _each(_raw, operand),
+            each_operand(_raw, operand),
             "pytorch/pytorch#163597",
             features=(operand,) if operand in ("mask", "attn_bias") else (),
         )
@@ -175,13 +175,13 @@ DEFECTS = (
         "strides-without-sign",
         "Negative strides are read as positive ones.",
         ("IND-2",),
-        _each(_unsigned),
+        each_operand(_unsigned),
     ),
     Defect(
         "unaligned-read-from-before",
         "Arrays at odd addresses are read from the even address before.",
         ("IND-2",),
-        _each(_shifted),
+        each_operand(_shifted),
     ),
     Defect(
         "unaligned-refused",

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.blocks.edges import ends, family
+from conformance.defects.blocks.edges import FAMILY, ends, family, in_parts
 from conformance.defects.blocks.loop import every, loop, never
 from conformance.defects.call import Call
 from conformance.defects.defect import Defect
@@ -73,30 +73,40 @@ def _sink_for_each(c: Call, total: Array, final: Array, blocks: int) -> Any:
     return total if c.sinks is None else total + max(blocks - 1, 0) * np.exp(column(c, c.sinks) - final)
 
 
+def _online(**wrong: Any) -> dict[str, Any]:
+    """A family by block size; in some kernels the sink is what the loop begins with."""
+    found = in_parts(lambda e: loop(e, **wrong))
+    found["variants"] |= {
+        f"{label}, which begin with the sink": loop(edges, sink_first=True, **wrong)
+        for label, edges in FAMILY.items()
+    }
+    return found
+
+
 DEFECTS = (
     Defect(
         "online-no-rescale",
         "Your online softmax rescales neither output nor denominator when a later block raises the maximum.",
         ("ATT-2",),
-        **family(lambda e: loop(e, output=never, total=never)),
+        **_online(output=never, total=never),
     ),
     Defect(
         "online-sum-not-rescaled",
         "Your online softmax rescales the output but not the denominator when a later block raises the maximum.",
         ("ATT-2",),
-        **family(lambda e: loop(e, total=never)),
+        **_online(total=never),
     ),
     Defect(
         "online-output-not-rescaled",
         "Your online softmax rescales the denominator but not the output when a later block raises the maximum.",
         ("ATT-2",),
-        **family(lambda e: loop(e, output=never)),
+        **_online(output=never),
     ),
     Defect(
         "online-own-maximum",
         "Each block of keys subtracts its own maximum, and nothing that is held is rescaled.",
         ("ATT-2",),
-        **family(lambda e: loop(e, output=never, total=never, base=_own)),
+        **_online(output=never, total=never, base=_own),
     ),
     Defect(
         "online-own-maximum-rescaled",
@@ -108,49 +118,49 @@ DEFECTS = (
         "online-rescaled-by-own-maximum",
         "Your online softmax rescales by the maximum of the block, not by the running one.",
         ("ATT-2",),
-        **family(lambda e: loop(e, output=_by_own, total=_by_own)),
+        **_online(output=_by_own, total=_by_own),
     ),
     Defect(
         "online-rescale-inverted",
         "Your online softmax rescales by exp(new - old) of the maxima: it is exp(old - new).",
         ("ATT-2",),
-        **family(lambda e: loop(e, output=_inverted, total=_inverted)),
+        **_online(output=_inverted, total=_inverted),
     ),
     Defect(
         "online-output-rescale-inverted",
         "Your online softmax rescales the output by exp(new - old) of the maxima: it is exp(old - new).",
         ("ATT-2",),
-        **family(lambda e: loop(e, output=_inverted)),
+        **_online(output=_inverted),
     ),
     Defect(
         "online-rescale-in-base-two",
         "Your online softmax rescales by a power of 2, while its exponentials are powers of e.",
         ("ATT-2",),
-        **family(lambda e: loop(e, output=_base_two, total=_base_two)),
+        **_online(output=_base_two, total=_base_two),
     ),
     Defect(
         "online-rescale-of-base-two-maxima",
         "Your maxima are in units of log 2, and what rescales earlier blocks is exp of their difference, not exp2.",
         ("ATT-2",),
-        **family(lambda e: loop(e, output=_of_base_two_maxima, total=_of_base_two_maxima)),
+        **_online(output=_of_base_two_maxima, total=_of_base_two_maxima),
     ),
     Defect(
         "online-output-rescale-of-base-two-maxima",
         "Your maxima are in units of log 2, and what rescales the output is exp of their difference, not exp2.",
         ("ATT-2",),
-        **family(lambda e: loop(e, output=_of_base_two_maxima)),
+        **_online(output=_of_base_two_maxima),
     ),
     Defect(
         "online-rescaled-twice",
         "Your online softmax rescales output and denominator twice when the maximum rises.",
         ("ATT-2",),
-        **family(lambda e: loop(e, output=_twice, total=_twice)),
+        **_online(output=_twice, total=_twice),
     ),
     Defect(
         "online-output-rescaled-twice",
         "Your online softmax rescales the output twice when the maximum rises.",
         ("ATT-2",),
-        **family(lambda e: loop(e, output=_twice)),
+        **_online(output=_twice),
     ),
     Defect(
         "online-rescaled-late",
@@ -192,13 +202,13 @@ DEFECTS = (
         "online-output-overwritten",
         "Each block of keys overwrites the output, while the denominator is summed over all of them.",
         ("ATT-2", "ATT-1"),
-        **family(lambda e: loop(e, output=_zero)),
+        **_online(output=_zero),
     ),
     Defect(
         "online-sum-overwritten",
         "Each block of keys overwrites the denominator, while the output is summed over all of them.",
         ("ATT-2",),
-        **family(lambda e: loop(e, total=_zero)),
+        **_online(total=_zero),
     ),
     Defect(
         "first-block-of-keys-only",
@@ -241,7 +251,7 @@ DEFECTS = (
         "The sink is added to the denominator once for every block of keys.",
         ("ATT-12",),
         features=("sinks",),
-        **family(lambda e: loop(e, sink=_sink_for_each)),
+        **in_parts(lambda e: loop(e, sink=_sink_for_each)),
     ),
     Defect(
         "online-loop-correct",

@@ -45,6 +45,25 @@ def _swapped(c: Call) -> Call:
     return replace(c, w_q=c.w_k, w_k=c.w_q, b_q=c.b_k, b_k=c.b_q) if fits else c
 
 
+def _by_entries(c: Call, name: str) -> Call:
+    """A mask or bias [entries, keys], where one of rank 2 could be that."""
+    x = getattr(c, name)
+    if (
+        x is None
+        or x.ndim != 2
+        or len(c.batch) != 1
+        or x.shape != (*c.batch, c.kv_len)
+        or c.q_len != x.shape[0]
+    ):
+        return c
+    return replace(c, **{name: x[:, None, None]})
+
+
+def _square_transposed(c: Call, name: str) -> Call:
+    w = getattr(c, name)
+    return replace(c, **{name: w.swapaxes(-1, -2)}) if c.layer and w.shape[-1] == w.shape[-2] else c
+
+
 DEFECTS = (
     Defect(
         "logits-transposed",
@@ -128,5 +147,24 @@ DEFECTS = (
         },
         "ml-explore/mlx#2626",
         ("mask",),
+    ),
+    *(
+        Defect(
+            f"{word}-of-rank-2-by-entries",
+            f"Where there are as many batch entries as queries, the rows of a {word} of rank 2 are read as entries.",
+            ("SHAPE-7", requirement),
+            {"accept": lambda c, name=name: _by_entries(c, name)},
+            features=(name,),
+        )
+        for word, name, requirement in (("mask", "mask", "MASK-1"), ("bias", "attn_bias", "ATT-7"))
+    ),
+    *(
+        Defect(
+            f"square-w-{letter}-transposed",
+            f"Where w_{letter} is square for each head, it is applied transposed.",
+            ("PROJ-3" if letter == "o" else "PROJ-1",),
+            {"accept": lambda c, name=f"w_{letter}": _square_transposed(c, name)},
+        )
+        for letter in "qkvo"
     ),
 )

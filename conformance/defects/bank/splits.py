@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.blocks.edges import family
+from conformance.defects.blocks.edges import in_parts
 from conformance.defects.blocks.loop import Share, fair, largest, merged_lse, split
 from conformance.defects.defect import Defect
 from conformance.vectors.case import Array
@@ -20,7 +20,8 @@ def _of_sum(held: Any) -> Any:
     return held / held.sum(axis=-1, keepdims=True)
 
 
-def _equal(maxima: Array, totals: Array, counts: Array) -> Any:
+def equal(maxima: Array, totals: Array, counts: Array) -> Any:
+    """As if all parts weighed the same."""
     return _of_sum(np.ones_like(totals))
 
 
@@ -44,6 +45,20 @@ def _base_two(maxima: Array, totals: Array, counts: Array) -> Any:
     return _of_sum(np.exp2(each - largest(each)))
 
 
+def _in_another_base(maxima: Array) -> Any:
+    """Powers of e of maxima that are in units of log 2."""
+    return np.exp((maxima - largest(maxima)) * np.log2(np.e).astype(maxima.dtype))
+
+
+def _another_base(maxima: Array, totals: Array, counts: Array) -> Any:
+    return _of_sum(totals * _in_another_base(maxima))
+
+
+def _lse_in_another_base(maxima: Array, totals: Array) -> Any:
+    summed = (totals * _in_another_base(maxima)).sum(axis=-1)
+    return np.log(summed) + largest(maxima)[..., 0]
+
+
 def _largest_only(maxima: Array, totals: Array, counts: Array) -> Any:
     each = _lse(maxima, totals)
     return np.arange(len(counts)) == each.argmax(axis=-1)[..., None]
@@ -54,7 +69,8 @@ def _empty_counts(maxima: Array, totals: Array) -> Array:
     return np.where(totals > 0, _lse(maxima, totals), 0)
 
 
-def _empty_is_zero(maxima: Array, totals: Array, counts: Array) -> Any:
+def empty_is_zero(maxima: Array, totals: Array, counts: Array) -> Any:
+    """A part of which nothing is visible has an lse of 0."""
     each = _empty_counts(maxima, totals)
     return _of_sum(np.exp(each - each.max(axis=-1, keepdims=True)))
 
@@ -67,7 +83,7 @@ SHARES: tuple[tuple[str, str, Share, float], ...] = (
     (
         "split-averaged",
         "Parts of the keys are attended apart and averaged, whatever their denominators.",
-        _equal,
+        equal,
         0,
     ),
     (
@@ -79,7 +95,7 @@ SHARES: tuple[tuple[str, str, Share, float], ...] = (
     (
         "split-averaged-hidden-too",
         "Parts of the keys are averaged, and one of which nothing is visible is the mean of its values.",
-        _equal,
+        equal,
         1,
     ),
     (
@@ -175,7 +191,7 @@ LSES = (
 
 DEFECTS = (
     *(
-        Defect(name, sentence, ("ATT-2",), **family(lambda e, s=share, n=empty: split(e, s, empty=n)))  # type: ignore[misc]
+        Defect(name, sentence, ("ATT-2",), **in_parts(lambda e, s=share, n=empty: split(e, s, empty=n)))  # type: ignore[misc]
         for name, sentence, share, empty in SHARES
     ),
     *(
@@ -184,7 +200,7 @@ DEFECTS = (
             sentence,
             ("ATT-14",),
             features=("return_lse",),
-            **family(lambda e, f=lse: split(e, fair, f)),  # type: ignore[misc]
+            **in_parts(lambda e, f=lse: split(e, fair, f)),  # type: ignore[misc]
         )
         for name, sentence, lse in LSES
     ),
@@ -192,13 +208,19 @@ DEFECTS = (
         "split-empty-part-has-lse-of-zero",
         "A part of the keys of which nothing is visible has an lse of 0, not of -inf, and takes weight in the merge.",
         ("ATT-2", "MASK-4"),
-        **family(lambda e: split(e, _empty_is_zero, _lse_with_empty)),
+        **in_parts(lambda e: split(e, empty_is_zero, _lse_with_empty)),
+    ),
+    Defect(
+        "split-merged-in-base-e",
+        "Parts of the keys have maxima in units of log 2, and are merged by exp of their difference, not by exp2.",
+        ("ATT-2", "ATT-14"),
+        **in_parts(lambda e: split(e, _another_base, _lse_in_another_base)),
     ),
     Defect(
         "split-correct",
         "Parts of 16 keys are attended apart and merged as they should be.",
         ("ATT-2",),
-        family(split)["change"],
+        in_parts(split)["change"],
         equivalent="another order of the same sums",
     ),
 )

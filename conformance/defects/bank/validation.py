@@ -54,6 +54,11 @@ def _zeros(c: Call) -> dict[str, Any]:
     return {"output": np.zeros((*c.query.shape[:-1], c.value.shape[-1]), c.dtype)}
 
 
+def _of_the_call(c: Call, x: Any) -> Any:
+    """Integers as numbers of the dtype of the call."""
+    return x.astype(c.dtype) if x.dtype.kind == "i" else x
+
+
 def _fit(x: Any, *shape: int) -> Any:
     return np.resize(x, shape)
 
@@ -258,6 +263,25 @@ DEFECTS = (
             ),
         ),
         features=_NEEDS,
+    ),
+    Defect(
+        "bias-of-integers-added",
+        "A bias of integers is added.",
+        ("DTYPE-5",),
+        _accepting("bias dtype", then=_with("attn_bias", _of_the_call)),
+        features=_NEEDS,
+    ),
+    *(
+        Defect(
+            f"{word}-of-rank-1-broadcast",
+            f"A {word} of rank 1 is broadcast to every query.",
+            ("SHAPE-7",),
+            _accepting(
+                f"{word} rank", f"{word} shape", then=_with(name, lambda c, x: x[None] if x.ndim == 1 else x)
+            ),
+            features=_NEEDS,
+        )
+        for word, name in (("mask", "mask"), ("bias", "attn_bias"))
     ),
     Defect(
         "bias-of-bools-added",

@@ -22,6 +22,16 @@ def into(parts: int) -> Edges:
     return lambda length: np.arange(0, max(length, 1), max(-(-length // parts), 1))
 
 
+def into_whole(parts: int, size: int) -> Edges:
+    """A number of blocks that are made of whole blocks of a size each, rounded up."""
+
+    def begins(length: int) -> Array:
+        blocks = -(-length // size)
+        return np.arange(0, max(length, 1), max(-(-blocks // parts), 1) * size)
+
+    return begins
+
+
 def halves(length: int) -> Array:
     """Two blocks, the first of which is shorter."""
     return np.unique([0, length // 2])
@@ -46,6 +56,22 @@ def family(make: Callable[[Edges], Any], at: int = 16, reach: str = "kv_len") ->
     """
     made = {label: make(edges) for label, edges in FAMILY.items()}
     return {**varied(made, f"in blocks of {at}"), "beyond": (reach, REACH)}
+
+
+PARTS = {
+    f"in {parts} parts of whole blocks of {size}": into_whole(parts, size)
+    for parts in (2, 4, 8)
+    for size in (8, 16, 32, 64, 128)
+}
+"""Parts of the keys, each of which a program reads block by block."""
+
+
+def in_parts(make: Callable[[Edges], Any]) -> dict[str, Any]:
+    """The same family with parts that are made of whole blocks in it, as fields of a Defect."""
+    found = family(make)
+    found["variants"] |= {label: make(edges) for label, edges in PARTS.items()}
+    sizes = {label: int(label.rpartition(" ")[2]) for label in PARTS}
+    return {**found, "beyond": ("kv_len", {**REACH, **sizes})}
 
 
 def ends(begins: Array, length: int) -> Array:

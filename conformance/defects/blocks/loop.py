@@ -45,6 +45,7 @@ def loop(
     forgets: bool = False,
     divided: bool = False,
     sink: Callable[[Call, Array, Array, int], Any] | None = None,
+    sink_first: bool = False,
 ) -> Change:
     """An online softmax; the output is held as exponentials [..., H, q_len, kv_len], which the values follow.
 
@@ -59,6 +60,7 @@ def loop(
         forgets: whether the maximum is that of the last block.
         divided: whether each block is divided by the denominator so far.
         sink: another denominator at the end: c, total, maximum, number of blocks -> total.
+        sink_first: whether the loop begins with the sink for a maximum, and one for a denominator.
     """
 
     def softmax(s: Any, c: Call, logits: Array, visible: Array) -> Any:
@@ -66,6 +68,9 @@ def loop(
         raised = np.zeros_like(hidden)
         top = np.full((*hidden.shape[:-1], 1), c.wide(-np.inf))
         summed = np.zeros_like(top)
+        begun = sink_first and c.sinks is not None
+        if begun:
+            top, summed = np.broadcast_to(column(c, c.sinks), top.shape), np.ones_like(top)
         blocks = list(visited(edges(c.kv_len), c.kv_len))
         for keys in blocks:
             own = hidden[..., keys].max(axis=-1, keepdims=True, initial=-np.inf)
@@ -89,7 +94,7 @@ def loop(
         final = _safe(final)
         factor = np.exp(np.where(np.isneginf(top), c.wide(-np.inf), top - final))
         raised, summed = raised * factor, summed * factor
-        if c.sinks is not None:
+        if c.sinks is not None and not begun:
             summed = summed + np.exp(column(c, c.sinks) - final)
         if sink is not None:
             summed = sink(c, summed, final, len(blocks))

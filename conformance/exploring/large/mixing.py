@@ -5,6 +5,8 @@ JAX has no whole numbers of 64 bits unless told, torch no unsigned ones that can
 
 from typing import Any
 
+from conformance.vectors.words import mix
+
 FIRST, SECOND = 0x7FEB352D, 0x846CA68B - 2**32
 """The multipliers of Wellons' `lowbias32`, which permutes the numbers of 32 bits."""
 STEP = 0x3C6EF372
@@ -26,8 +28,6 @@ def mixed(words: Any) -> Any:
 
 def salt(word: int, number: int = 0) -> int:
     """A constant of a stream, as a signed number of 32 bits."""
-    from conformance.exploring.counter import mix
-
     return signed(mix(word ^ mix(number)) & 0xFFFFFFFF)
 
 

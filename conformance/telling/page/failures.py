@@ -1,5 +1,6 @@
 """What failed, case by case, and pictures of what went wrong."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,8 +18,8 @@ MOST_FAILURES = 800
 """Failing cases that are told in words, of all runs together."""
 MOST_OF_PICTURES = 2_200_000
 """Characters of SVG that a page holds."""
-MESSAGE = 400
-"""Characters of a message; the report has more."""
+LINE, MESSAGE = 120, 400
+"""Characters of a message, in a closed box and in an open one; the report has more."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,8 @@ class Failure:
     rows: tuple[FailedRow, ...]
     evidence: Evidence | None = None  # in one dtype
     without: str = ""  # why there is none
+    line: str = ""  # what a closed box says
+    command: str = ""  # that shows it
     _source: list[Row] = field(default_factory=list)
 
 
@@ -106,7 +109,7 @@ def _ranked(report: Report, groups: Mapping[str, list[Row]], cases: Mapping[str,
 
 
 def _size(case: Case | None) -> int:
-    return sum(array.size for array in case.inputs.values()) if case else 0
+    return case.elements if case else 0
 
 
 def _failure(
@@ -124,6 +127,8 @@ def _failure(
         features=shorten(", ".join(first.features), MESSAGE),
         codes="".join(CODES.get(row.verdict, OTHER) for row in rows),
         rows=tuple(_row(row, defects) for row in rows),
+        line=shorten(first.message, LINE),
+        command=f"-k {shlex.quote(case)} --dtype {first.dtype}",
         _source=rows,
     )
 

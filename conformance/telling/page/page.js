@@ -68,6 +68,8 @@
     }
     for (const element of all("[data-run]:not(.failure)")) element.hidden = want.run !== "" && element.dataset.run !== want.run;
     all("#table tbody tr").forEach((row) => all("td", row).slice(1).forEach((cell, run) => { cell.hidden = want.run !== "" && String(run) !== want.run; }));
+    for (const group of all(".cause")) group.hidden = !group.querySelector(".failure:not([hidden])");
+    remember(want);
     const none = document.getElementById("none");
     if (none) none.hidden = told > 0;
     document.getElementById("shown").textContent = `${shown} of ${total} tests, ${told} of ${failures.length} failing cases`;
@@ -88,8 +90,26 @@
     cell.append(link);
   }
 
+  // The filters stand in the address, so that a link leads to the same view.
+  function remember(want) {
+    const kept = new URLSearchParams(Object.entries(want).filter(([, value]) => value)).toString();
+    if (kept) history.replaceState(null, "", `#?${kept}`);
+    else if (location.hash.startsWith("#?")) history.replaceState(null, "", location.pathname + location.search);
+  }
+  function recall() {
+    if (!location.hash.startsWith("#?")) return;
+    for (const [name, value] of new URLSearchParams(location.hash.slice(2))) if (form.elements[name]) form.elements[name].value = value;
+  }
+
+  // `#mask/empty-row-is-zero` and `#ATT-3` are links as well.
+  function found(id) {
+    const name = decodeURIComponent(id);
+    return document.getElementById(id) ?? failures.find((f) => f.of.id === name)?.box
+      ?? requirements.find(({ row }) => row.dataset.id === name)?.row ?? cases.find((each) => each.id === name)?.body;
+  }
+
   function open(id) {
-    const target = id && document.getElementById(id);
+    const target = id && !id.startsWith("?") && found(id);
     if (!target) return;
     const inside = target.tagName === "DETAILS" ? target : target.querySelector(":scope > th > details");
     if (target.hidden) { form.reset(); apply(); }
@@ -118,10 +138,30 @@
   form.addEventListener("reset", () => setTimeout(apply, 0));
   form.addEventListener("submit", (event) => event.preventDefault());
   form.hidden = false;
+  recall();
   apply();
   open(location.hash.slice(1));
   document.addEventListener("keydown", (event) => {
     if (event.key === "/" && !/INPUT|SELECT/.test(event.target.tagName)) { event.preventDefault(); form.elements.text.focus(); }
+  });
+
+  async function copy(text) {
+    try { await navigator.clipboard.writeText(text); return; } catch { /* an address without that right */ }
+    const area = document.createElement("textarea");
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  for (const button of all(".copy")) button.hidden = false;
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest(".copy");
+    if (!button) return;
+    const { link } = button.dataset, words = button.textContent;
+    await copy(link ? `${location.href.split("#")[0]}#${link}` : button.dataset.copy);
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = words; }, 1200);
   });
 
   // Reading a number off a picture, by pointer or by arrow keys.
@@ -148,7 +188,7 @@
     cursor.setAttribute("x", x); cursor.setAttribute("y", y);
     const rows = svg.dataset.y.split(","), row = rows.length > 1 ? rows[y] : Number(rows[0]) + y;
     const name = svg.getAttribute("aria-label").split(",")[0].replace(/\[.*$/, "");
-    const place = (svg.parentNode.querySelector("small")?.textContent ?? "").replace(/[[\]]/g, "");
+    const place = (svg.parentNode.dataset.at ?? "").replace(/[[\]]/g, "");
     readout.textContent = `${name}[${place && place + ", "}${row}, ${Number(svg.dataset.x) + x}] = ${told(found[y * width + x])}`;
     readout.hidden = false;
   }

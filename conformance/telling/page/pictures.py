@@ -7,7 +7,7 @@ import numpy as np
 from markupsafe import Markup
 
 from conformance.telling.page.heat import Scale, heat_map
-from conformance.telling.page.words import index, number, shape
+from conformance.telling.page.words import index, number, place, shape
 from conformance.vectors.case import Array
 
 LARGEST = 48
@@ -22,6 +22,7 @@ class Matrix:
 
     label: str  # its place along the leading axes; empty where there are none
     svg: Markup
+    words: str = ""  # the same in words
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Picture:
     """One array."""
 
     name: str
+    axes: str  # what rows and columns are, in words
     facts: str  # shape, dtype, range
     cut: str  # what is not shown; empty where all is
     matrices: tuple[Matrix, ...]
@@ -54,7 +56,7 @@ def picture(
         near: an index of the array; what is cut is cut around it.
         rows: what the rows are numbered by, where they are some of a larger array.
         limit: the size of the strongest colour; the largest finite one by default.
-        facts: what to say of it beside shape and range.
+        facts: what to say of it in addition to shape and range.
         many: how many matrices.
     """
     values = np.asarray(array, np.float64)
@@ -62,7 +64,7 @@ def picture(
     near = tuple(near) if len(near) == values.ndim else (0,) * values.ndim
     told = ", ".join(filter(None, (shape(array.shape), facts, _range(values, scale))))
     if not values.size:
-        return Picture(name, f"{told}, empty", "", ())
+        return Picture(name, "", f"{told}, empty", "", ())
     limit = _largest(values) if limit is None else limit
     top, left = (_window(size, centre) for size, centre in zip(values.shape[-2:], near[-2:], strict=True))
     places = _places(values.shape[:-2], near[:-2], many)
@@ -70,13 +72,48 @@ def picture(
         str(top[0]) if rows is None else ",".join(str(rows[i]) for i in range(*top))
     )  # of the rows, for whoever reads them out
     matrices = []
-    for place in places:
-        part = values[place][slice(*top), slice(*left)]
-        where = f"{name}{index(place)}" if place else name
+    for at in places:
+        part = values[at][slice(*top), slice(*left)]
+        where = f"{name}{index(at)}" if at else name
         label = f"{where}, {part.shape[0]} by {part.shape[1]}, {_range(part, scale)}"
         svg = heat_map(part, scale, limit, label, numbers, str(left[0]))
-        matrices.append(Matrix(index(place) if place else "", svg))
-    return Picture(name, told, _cut(values.shape, top, left, len(places)), tuple(matrices))
+        matrices.append(Matrix(index(at) if at else "", svg, words(name, at)))
+    return Picture(name, axes(name), told, _cut(values.shape, top, left, len(places)), tuple(matrices))
+
+
+HEADED = (
+    "query",
+    "key",
+    "value",
+    "past_key",
+    "past_value",
+    "grad_output",
+    "output",
+    "weights",
+    "mask",
+    "attn_bias",
+)
+"""Arrays with a heads axis before their last two."""
+ROWS = {"key": "keys", "value": "keys", "past_key": "keys", "past_value": "keys"}
+COLUMNS = {"weights": "keys", "mask": "keys", "attn_bias": "keys"}
+
+
+def words(name: str, where: tuple[int, ...]) -> str:
+    """Where a matrix is, in words."""
+    return place(where) if base(name) in HEADED else index(where) if where else ""
+
+
+def axes(name: str) -> str:
+    """What the rows and the columns of a matrix are; empty of arrays that have none of those."""
+    of = base(name)
+    if of not in HEADED:
+        return ""
+    return f"rows: {ROWS.get(of, 'queries')}, columns: {COLUMNS.get(of, 'width')}"
+
+
+def base(name: str) -> str:
+    """The array that a picture is of: `output` of `expected output`."""
+    return name.rpartition(" ")[2]
 
 
 def largest(*arrays: Array) -> float:

@@ -12,10 +12,12 @@ from markupsafe import Markup
 
 from conformance.names import DTYPES
 from conformance.telling.listing import read_defects
+from conformance.telling.page.answer import answers, feature_rows
+from conformance.telling.page.causes import causes
 from conformance.telling.page.failures import failures
 from conformance.telling.page.heat import legend
 from conformance.telling.page.matrix import case_rows, covered, requirement_rows
-from conformance.telling.page.runs import run_of
+from conformance.telling.page.runs import apart, run_of
 from conformance.telling.page.strip import spreads, strip_plot
 from conformance.telling.page.words import CODES, SYMBOLS, kind
 from conformance.telling.report import Report
@@ -49,12 +51,14 @@ def render(reports: Sequence[Report]) -> str:
     rows = case_rows(reports, notes, links)
     tested = set(covered(reports))
     style, script = (_asset(name) for name in ("style.css", "page.js"))
+    runs = apart([run_of(i, report, texts, defects, vectors.sha256) for i, report in enumerate(reports, 1)])
     return _environment().get_template("template.html").render(
         suite_version=SUITE_VERSION,
         spec_version=SPEC_VERSION,
-        runs=[
-            run_of(i, report, texts, defects, vectors.sha256) for i, report in enumerate(reports, 1)
-        ],
+        runs=runs,
+        answers=answers(reports, runs),
+        features=feature_rows(reports),
+        causes=causes(told),
         requirements=requirement_rows(reports, texts),
         numbers={id_: i for i, id_ in enumerate(covered(reports))},
         untested=[texts[id_] for id_ in texts if id_ not in tested and not texts[id_].withdrawn],

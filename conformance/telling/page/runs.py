@@ -1,12 +1,15 @@
 """What the page says of each run as a whole."""
 
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
 from conformance.defects.defect import Defect
+from conformance.names import PROFILES
 from conformance.telling.blame import blame
+from conformance.telling.diagnosis import told_splits
 from conformance.telling.page.prose import inline
 from conformance.telling.report import FeatureResult, Report
 from conformance.telling.requirements import Requirement
@@ -29,9 +32,9 @@ class Blamed:
 
 @dataclass(frozen=True)
 class Suspect:
-    """A known defect that explains failures."""
+    """What explains failures: a known defect, or a sentence without one."""
 
-    defect: str
+    defect: str  # empty where there is none
     sentence: str
     explains: int
     of: int
@@ -46,6 +49,7 @@ class Run:
     version: str
     accuracy: str
     source: str
+    argument: str  # the target, as it is typed after `mha-conformance run`
     status: str
     summary: tuple[tuple[str, int], ...]
     fused: str  # how many of the passing rows meet the stricter policy as well
@@ -53,6 +57,7 @@ class Run:
     features: tuple[tuple[str, FeatureResult], ...]
     facts: tuple[tuple[str, str], ...]
     blamed: tuple[Blamed, ...]
+    conditions: tuple[str, ...]  # what failing rows have in common, a sentence each
     suspects: tuple[Suspect, ...]
     untested: tuple[str, ...]
     same_vectors: bool
@@ -76,26 +81,52 @@ def run_of(
         status=report.status,
         summary=tuple((v, n) for v, n in report.summary.items() if n or v in ("pass", "fail")),
         fused=_fused(report),
-        profiles=tuple(report.profiles.items()),
+        profiles=tuple(
+            (name, "not supported" if _lacks(report, name) else word)
+            for name, word in report.profiles.items()
+        ),
+        argument=_argument(report),
         features=tuple(report.features.items()),
         facts=_facts(report),
         blamed=tuple(
             Blamed(b.requirement, _title(texts.get(b.requirement)), b.failed, b.tested)
             for b in blame(report.results)[:MOST_BLAMED]
         ),
+        conditions=tuple(shorten(line, PLACE) for line in told_splits(report.splits)),
         suspects=suspects(report, defects),
         untested=report.untested_requirements,
         same_vectors=report.vectors_sha256 == vectors_sha256,
     )
 
 
+def apart(runs: Sequence[Run]) -> list[Run]:
+    """The runs; those that share a name are called by where they come from."""
+    names = [run.name for run in runs]
+    return [
+        replace(run, name=shorten(run.source, NAME)) if names.count(run.name) > 1 else run for run in runs
+    ]
+
+
+def _lacks(report: Report, profile: str) -> bool:
+    """Whether a target does not support a feature of a profile, which is then no question of right or wrong."""
+    status = {name: feature.status for name, feature in report.features.items()}
+    return any(status.get(name) == "not claimed" for name in PROFILES.get(profile, ()))
+
+
+def _argument(report: Report) -> str:
+    source = shlex.quote(shorten(report.target.source, PLACE))
+    return f"--command {source}" if "--command" in report.command else source
+
+
 def suspects(report: Report, defects: Mapping[str, Defect]) -> tuple[Suspect, ...]:
-    """Every defect that some row's diagnosis names, that which explains most first."""
+    """What the diagnosis says without a known mistake, then every defect that some row names, by what it explains."""
     found = {each for row in report.results for each in row.diagnosis}
-    return tuple(
+    noted = [Suspect("", shorten(n["sentence"], PLACE), n["explains"], n["of"]) for n in report.notes]
+    named = [
         Suspect(shorten(d.defect, NAME), sentence_of(d.defect, defects), d.explains, d.of)
-        for d in sorted(found, key=lambda d: (-d.explains, d.of, d.defect))[:MOST_BLAMED]
-    )
+        for d in sorted(found, key=lambda d: (-d.explains, d.of, d.defect))
+    ]
+    return tuple([*noted, *named][:MOST_BLAMED])
 
 
 def sentence_of(defect: str, defects: Mapping[str, Defect]) -> str:

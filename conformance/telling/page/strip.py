@@ -77,7 +77,9 @@ def _axis(bottom: float) -> Markup:
     parts = []
     for decade in range(LOW, HIGH + 1):
         x = _place(10.0**decade)
-        word = {LOW: f"\u2264 1e{LOW}", 0: "1 = allowed", HIGH: f"\u2265 1e{HIGH}"}.get(decade, f"1e{decade}")
+        word = {LOW: f"\u2264 1e{LOW}", 0: "1 = tolerance", HIGH: f"\u2265 1e{HIGH}"}.get(
+            decade, f"1e{decade}"
+        )
         css = "limit" if decade == 0 else "grid"
         parts.append(
             Markup(

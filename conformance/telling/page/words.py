@@ -15,7 +15,7 @@ SYMBOLS = {
     "xfail": "\u2717",
     "xpass": "\u2713",
 }
-"""What stands beside the colour of a verdict; all of them are in the fonts that systems ship."""
+"""What stands next to the colour of a verdict; all of them are in the fonts that systems ship."""
 OTHER = "?"
 CODES = {
     "pass": "p", "fail": "f", "error": "e", "crash": "c", "timeout": "t", "unsupported": "u",
@@ -41,6 +41,16 @@ def number(value: float | None, digits: int = DIGITS) -> str:
 def index(place: Iterable[int]) -> str:
     """An index as users write it."""
     return f"[{', '.join(map(str, place))}]"
+
+
+AXES = ("batch", "head")
+"""What the leading axes of a headed array are, the last ones."""
+
+
+def place(where: tuple[int, ...]) -> str:
+    """The place of a matrix along the leading axes, in words: `batch 0, head 1`."""
+    names = [*["batch"] * (len(where) - len(AXES)), *AXES[-len(where) :]] if where else []
+    return ", ".join(f"{name} {i}" for name, i in zip(names, where, strict=True))
 
 
 def shape(sizes: tuple[int, ...]) -> str:

@@ -1,12 +1,10 @@
 """The chain of one requirement, from its text to the index: what stands, what is missing, what to do next."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-
-import numpy as np
 
 from conformance.defects.record import UPDATE, Record
 from conformance.telling.requirements import Requirement
@@ -14,7 +12,7 @@ from conformance.telling.trace import kills
 from conformance.telling.trace.holes import place, statements
 from conformance.telling.trace.index import stale
 from conformance.telling.trace.links import Links
-from conformance.vectors.case import Case
+from conformance.vectors.generate.changed import differs
 from conformance.vectors.generate.draft import Draft
 from conformance.version import SPEC_VERSION
 
@@ -52,8 +50,10 @@ class Chains:
     def unbuilt(self) -> frozenset[str]:
         """Cases that are not stored as declared, or stored and no longer declared."""
         stored, declared = {case.id: case for case in self.links.cases}, {draft.id for draft in self.drafts}
-        differing = {draft.id for draft in self.drafts if not same(draft, stored.get(draft.id))}
-        return frozenset(differing | (stored.keys() - declared))
+        new = declared - stored.keys()
+        kept = [draft for draft in self.drafts if draft.id in stored]
+        differing = {draft.id for draft in kept if differs(draft, stored[draft.id])}
+        return frozenset(new | differing | (stored.keys() - declared))
 
     @cached_property
     def unknown(self) -> dict[str, list[str]]:
@@ -82,7 +82,7 @@ class Chains:
             return [
                 Link(
                     "requirement",
-                    missing="stands in no chapter",
+                    missing="is in no chapter",
                     then=f'write `### {name} short name <a id="{name.lower()}"></a>` into its chapter in spec/, '
                     f"since {SPEC_VERSION}",
                 )
@@ -175,28 +175,6 @@ def mentioned(text: str) -> Iterator[str]:
     for chapter, first, last in RANGE.findall(text):
         for number in range(int(first), int(last or first) + 1):
             yield f"{chapter}-{number}"
-
-
-def same(draft: Draft, case: Case | None) -> bool:
-    """Whether a stored case is what is declared; what is derived from that is not looked at."""
-    if case is None:
-        return False
-    said = ("note", "covers", "operation", "raises", "repeat")
-    return (
-        all(getattr(draft, name) == getattr(case, name) for name in said)
-        and _plain(draft.options) == _plain(case.options)
-        and dict(draft.memory) == dict(case.memory)
-        and draft.inputs.keys() == case.inputs.keys()
-        and all(_alike(x, case.inputs[name]) for name, x in draft.inputs.items())
-    )
-
-
-def _alike(one: np.ndarray, other: np.ndarray) -> bool:
-    return one.shape == other.shape and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
-
-
-def _plain(options: Mapping[str, object]) -> dict[str, object]:
-    return {name: list(x) if isinstance(x, tuple) else x for name, x in options.items()}
 
 
 def _some(names: Sequence[str]) -> str:

@@ -65,5 +65,5 @@ def stale(links: Links) -> str:
     if not path.is_file():
         return "is missing; write it with `mha-conformance trace --write`"
     if path.read_text("utf-8") != index(links):
-        return "is stale; write it anew with `mha-conformance trace --write`"
+        return "is stale; rewrite it with `mha-conformance trace --write`"
     return ""

@@ -19,10 +19,12 @@ from conformance.vectors.generate.gradients.limits import Sensitivity, gradient_
 from conformance.vectors.generate.gradients.names import GRADIENTS
 from conformance.vectors.generate.gradients.oracle import golden_gradients
 from conformance.vectors.generate.oracle import Pair, golden
+from conformance.vectors.generate.part import stored
 from conformance.vectors.generate.policies import POLICY, Policy, policies
 from conformance.vectors.generate.problem import AT_ONCE, Limits, Problem, finite, parts, pose
 from conformance.vectors.generate.signatures import signatures
 from conformance.vectors.generate.sums import FINEST, last_rounding
+from conformance.vectors.seeded import Inputs, narrowest
 
 
 class UnjudgedDraftError(ValueError):
@@ -62,7 +64,7 @@ def build(draft: Draft, values: Values = BALLS, asked: tuple[str, ...] = POLICIE
     problem = pose(draft.operation, draft.inputs, draft.options, draft.rows)
     if draft.operation in (SDPA_VJP, MHA_VJP):
         gradients = _gradients(draft, problem, excluded, values, asked)
-        return _case(draft, _features(draft, problem), excluded, gradients)
+        return _case(draft, _features(draft, problem), excluded, stored(draft, gradients))
     found = _outputs(problem, list(_policies(excluded, asked)), _wanted(draft), values)
     _exclude(excluded, found.overflows, asked)
     shapes = {name: _shape(problem, name, hi) for name, (hi, _) in found.exact.items()}
@@ -83,7 +85,7 @@ def build(draft: Draft, values: Values = BALLS, asked: tuple[str, ...] = POLICIE
         )
         for name, (hi, lo) in found.exact.items()
     }
-    return _case(draft, _features(draft, problem), excluded, expected)
+    return _case(draft, _features(draft, problem), excluded, stored(draft, expected))
 
 
 def declared(draft: Draft) -> Case:
@@ -279,24 +281,20 @@ def _case(
         dtypes=dtypes,
         excluded=excluded,
         options=draft.options,
-        inputs={name: _stored(array) for name, array in draft.inputs.items()},
+        inputs=_inputs(draft),
         expected=expected,
         raises=draft.raises,
         memory=draft.memory,
         repeat=draft.repeat,
         dtype_of=draft.dtype_of,
+        seeded=draft.seeded,
     )
 
 
-def _stored(array: Array) -> Array:
-    """The array in the narrowest of float16, float32, float64 that holds every value; others as they are."""
-    if array.dtype.kind != "f":
-        return array
-    for dtype in ("float16", "float32"):
-        narrow = cast(array, dtype)
-        if same_numbers(narrow.astype(np.float64), array):
-            return narrow
-    return array
+def _inputs(draft: Draft) -> Mapping[str, Array]:
+    """The operands as they are stored; seeded ones are made anew each time."""
+    kept = {name: narrowest(draft.inputs[name]) for name in draft.inputs if name not in draft.seeded}
+    return Inputs(kept, draft.seeded, tuple(draft.inputs)) if draft.seeded else kept
 
 
 def _inexact(draft: Draft) -> dict[str, str]:
@@ -472,6 +470,7 @@ def _shape_features(draft: Draft, problem: Problem) -> set[str]:
                 found.add("broadcast")
     # of a call with more pairs, the rows that are judged have to tell
     whole = problem if math.prod(full) > AT_ONCE else pose(draft.operation, draft.inputs, draft.options, None)
-    if math.prod(full) == 0 or not whole.visible.any(axis=-1).all():
+    empty = any(array.size == 0 for array in draft.inputs.values())  # of a past, say
+    if empty or math.prod(full) == 0 or not whole.visible.any(axis=-1).all():
         found.add("empty")
     return found

@@ -7,7 +7,7 @@ import json
 
 from conformance.vectors.case import Array, Case
 from conformance.vectors.generate.build import declared
-from conformance.vectors.generate.draft import Draft
+from conformance.vectors.generate.draft import Draft, rows_of, sampled_of
 
 FIELDS = (
     "note",
@@ -30,7 +30,10 @@ def differs(draft: Draft, case: Case) -> bool:
         any(getattr(fresh, field) != getattr(case, field) for field in FIELDS)
         or json.loads(json.dumps(draft.options)) != case.options
         or list(fresh.inputs) != list(case.inputs)
-        or not all(_same(array, case.inputs[name]) for name, array in fresh.inputs.items())
+        or dict(draft.seeded) != dict(case.seeded)
+        or not all(
+            _same(fresh.inputs[name], case.inputs[name]) for name in fresh.inputs.keys() - draft.seeded
+        )
         or _asked(draft) != _answered(case)
     )
 
@@ -40,15 +43,15 @@ def _same(one: Array, other: Array) -> bool:
 
 
 def _asked(draft: Draft) -> tuple[object, ...]:
-    """The rows that are judged, and the dtypes of each signature."""
-    return draft.rows, {name: set(dtypes) for name, dtypes in draft.signatures.items()}
+    """The rows that are judged and stored, and the dtypes of each signature."""
+    signatures = {name: set(dtypes) for name, dtypes in draft.signatures.items()}
+    return draft.rows, dict(draft.sampled), signatures
 
 
 def _answered(case: Case) -> tuple[object, ...]:
-    rows = [golden.rows for golden in case.expected.values() if golden.rows is not None]
     signatures = {
         name: set(signature.limits)
         for golden in case.expected.values()
         for name, signature in golden.signatures.items()
     }
-    return rows[0] if rows else None, signatures
+    return rows_of(case), sampled_of(case), signatures

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from conformance.names import MHA, MHA_VJP, SDPA, SDPA_VJP
-from conformance.vectors.case import Array
+from conformance.vectors.case import Array, Case
 from conformance.vectors.generate.draws import Draws
+from conformance.vectors.seeded import Seed
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class Draft:
     repeat: int = 1
     dtype_of: Mapping[str, str] = field(default_factory=dict)
     signatures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the output -> dtypes
+    seeded: Mapping[str, Seed] = field(default_factory=dict)  # operands that are not stored
+    sampled: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # result -> rows that are stored
 
 
 _FIELDS = ("rows", "only", "readable", "raises", "needs", "memory", "repeat", "dtype_of", "signatures")
@@ -151,3 +154,18 @@ def _draft(
     inputs |= {key: value for key, value in given.items() if isinstance(value, np.ndarray)}
     options = {key: value for key, value in given.items() if not isinstance(value, np.ndarray)}
     return Draft(name, note, covers, operation, inputs, options, **fields)
+
+
+def rows_of(case: Case) -> tuple[int, ...] | None:
+    """The query rows that are judged; of gradients all are derived."""
+    return case.expected["output"].rows if "output" in case.expected else None
+
+
+def sampled_of(case: Case) -> dict[str, tuple[int, ...]]:
+    """The rows of each result that is stored in part, where they are not the query rows that are judged."""
+    judged = rows_of(case)
+    return {
+        name: golden.rows
+        for name, golden in case.expected.items()
+        if golden.rows is not None and (golden.rows != judged or name not in ("output", "weights", "lse"))
+    }

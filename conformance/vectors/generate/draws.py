@@ -15,6 +15,8 @@ Array = npt.NDArray[np.float64]
 
 EXACT_BITS = 8
 SMALLEST = 2.0**-14
+FILLED_FROM = 6
+"""How many leading bits `filled` leaves as they are."""
 
 
 class Draws:
@@ -40,6 +42,13 @@ class Draws:
     def mask(self, *shape: int, share: float = 0.6) -> npt.NDArray[np.bool_]:
         """True with the given probability."""
         return self.integers(*shape, low=0, high=999) < 1000 * share
+
+    def filled(self, array: Array, bits: int) -> Array:
+        """About the same numbers, with so many significant bits of which the last one is set; none of them is zero."""
+        mantissa, exponent = np.frexp(np.where(array == 0, 0.375, array))
+        kept = np.floor(np.abs(mantissa) * 2**FILLED_FROM) * 2.0 ** (bits - FILLED_FROM)
+        rest = self.integers(*array.shape, low=0, high=2 ** (bits - FILLED_FROM - 1) - 1) * 2 + 1
+        return np.ldexp(np.sign(mantissa) * (kept + rest), exponent - bits)
 
     def permutation(self, count: int) -> list[int]:
         """The numbers below count in some order."""

@@ -25,6 +25,10 @@ LONG = 1 << 20
 """Numbers of the values of a head, from which on float32 says enough of a variance."""
 AT_ONCE = 1 << 17
 """Numbers that are held at once on the way: a cache's load."""
+LANES = 64
+"""Sums that one sum is formed of side by side, at most: what vector instructions hold, several of them at a time."""
+IN_A_LANE = 16
+"""Terms of a lane, from which on its roundings show beside others."""
 COLUMNS = 1 << 10
 """Columns of a product that are looked at together."""
 FEW = 1 << 12
@@ -41,10 +45,38 @@ def sum_variance(
 
 
 def partial_sums(x: Array, y: Array) -> Array:
-    """Of each element of x @ y, the sum of squares of what a sum in order, or in reverse, comes to after each term.
+    """Of each element of x @ y, the sum of squares of what a sum comes to after each term, in the worst usual order.
 
-    Terms in disorder make it n / 2 sum of squares or less; where they rise, or come by sign, it is more.
+    That is in order, in reverse, or in lanes that are added in the end. Terms in disorder make it n / 2 sum of squares
+    or less; where they rise, come by sign or alternate, it is more.
     """
+    return np.maximum(_one_after_another(x, y), _side_by_side(x, y))
+
+
+def _side_by_side(x: Array, y: Array) -> Array:
+    """The same where term j goes to lane j mod L, estimated from what each lane comes to, for the worst L."""
+    lanes = min(LANES, x.shape[-1] // IN_A_LANE)
+    found = np.zeros((*x.shape[:-1], y.shape[-1]))
+    if lanes < 2:
+        return found
+    lanes = 1 << (lanes.bit_length() - 1)
+    count = np.count_nonzero(x, axis=-1)[..., None]
+    totals = _of_lanes(x, y, lanes)
+    while lanes > 1:
+        within = 3 * SUM_RMS**2 * count / lanes * (totals**2).sum(axis=0)
+        found = np.maximum(found, within + (np.cumsum(totals, axis=0) ** 2).sum(axis=0))
+        lanes //= 2
+        totals = totals[:lanes] + totals[lanes:]
+    return found
+
+
+def _of_lanes(x: Array, y: Array, lanes: int) -> Array:
+    """What each lane comes to, [lanes, ..., rows, columns]."""
+    return np.stack([x[..., lane::lanes] @ y[..., lane::lanes, :] for lane in range(lanes)])
+
+
+def _one_after_another(x: Array, y: Array) -> Array:
+    """The same in order, or in reverse."""
     if x.shape[:-2] == y.shape[:-2] and x.shape[-2] * math.prod(y.shape[-2:]) > AT_LENGTH:
         whole = np.empty((*x.shape[:-1], y.shape[-1]))
         for place in np.ndindex(*x.shape[:-2]):

@@ -13,6 +13,7 @@ from conformance.dtypes import cast
 from conformance.resources import schema
 from conformance.vectors.case import Array, Case, Golden
 from conformance.vectors.load import CHECKED, INDEX, checked_text
+from conformance.vectors.seeded import seed_json
 from conformance.vectors.tensors import write_tensors
 from conformance.version import SPEC_VERSION, VECTORS_VERSION
 
@@ -75,7 +76,8 @@ def _lines(index: dict[str, Any]) -> bytes:
 
 def encoded(case: Case) -> tuple[dict[str, Array], dict[str, Any]]:
     """The tensors of a case by key, and its entry in the index but for the file."""
-    tensors = {f"{case.id}:input:{name}": array for name, array in case.inputs.items()}
+    stored = [name for name in case.inputs if name not in case.seeded]
+    tensors = {f"{case.id}:input:{name}": case.inputs[name] for name in stored}
     expected = {}
     for name, golden in case.expected.items():
         more, expected[name] = _golden(f"{case.id}:{name}", golden)
@@ -96,6 +98,8 @@ def encoded(case: Case) -> tuple[dict[str, Array], dict[str, Any]]:
         "inputs": list(case.inputs),
         "expected": expected,
     }
+    if case.seeded:
+        entry["seeded"] = {name: seed_json(seed) for name, seed in case.seeded.items()}
     return tensors, entry
 
 
@@ -117,11 +121,13 @@ def _golden(prefix: str, golden: Golden) -> tuple[dict[str, Array], dict[str, An
             tensors[f"{prefix}:{key}:s"] = _narrow(bound.rms)
     for name, signature in golden.signatures.items():
         tensors[f"{prefix}:{name}:g"] = signature.direction
-    entry = {
+    entry: dict[str, Any] = {
         "shape": list(golden.shape),
         "rows": None if golden.rows is None else list(golden.rows),
         "rms_applies": golden.rms_applies,
         "bounds": bounds,
         "signatures": {name: signature.limits for name, signature in golden.signatures.items()},
     }
+    if golden.finite:
+        entry["elsewhere"] = "finite"
     return tensors, entry

@@ -6,7 +6,9 @@ import numpy as np
 
 from conformance.vectors.case import Array, Case, Golden
 from conformance.vectors.generate.build import build
-from conformance.vectors.generate.draft import Draft
+from conformance.vectors.generate.draft import Draft, rows_of, sampled_of
+
+PLAIN = ("shape", "rows", "rms_applies", "finite")
 
 
 def derived(case: Case) -> tuple[int, list[str]]:
@@ -34,7 +36,7 @@ def draft_of(case: Case) -> Draft:
             for name, array in case.inputs.items()
         },
         options=case.options,
-        rows=next((golden.rows for golden in case.expected.values() if golden.rows is not None), None),
+        rows=rows_of(case),
         only=case.dtypes,
         needs=case.features,
         memory=case.memory,
@@ -45,6 +47,8 @@ def draft_of(case: Case) -> Draft:
             for golden in case.expected.values()
             for name, signature in golden.signatures.items()
         },
+        seeded=case.seeded,
+        sampled=sampled_of(case),
     )
 
 
@@ -54,8 +58,8 @@ def _differences(case: Case, fresh: Case) -> Iterator[str]:
         return
     for name, golden in case.expected.items():
         anew = fresh.expected[name]
-        if (golden.shape, golden.rows, golden.rms_applies) != (anew.shape, anew.rows, anew.rms_applies):
-            yield f"{name} has another shape, other rows or another word on rule 2"
+        if any(getattr(golden, field) != getattr(anew, field) for field in PLAIN):
+            yield f"{name} has another shape, other rows or another word on rule 2 or what lies elsewhere"
         for part, stored, made in _tensors(golden, anew):
             if not np.array_equal(stored, made, equal_nan=True):
                 yield f"{part} of {name} differs{_first(stored, made)}"

@@ -80,7 +80,7 @@ class Call:
         self.case = case
         self.layer = case.operation.startswith("multi_head_attention")
         self.options = case.options
-        arrays = case.inputs
+        arrays = self.inputs = dict(case.inputs)  # seeded ones are made once
         self.batch = arrays["query"].shape[: -2 if self.layer else -3]
         self.steps = {name: _Steps(a) for name, a in arrays.items() if a.dtype.kind == "f"}
         self.num_heads = arrays["w_q"].shape[0] if self.layer else arrays["query"].shape[-3]
@@ -131,13 +131,13 @@ class Call:
 
     def entry(self, name: str, b: Place, h: int, i: int, j: int) -> Any:
         """The entry of a mask or bias that stands for this place: rank 2, or full rank; an axis of 1 broadcasts."""
-        array = self.case.inputs[name]
+        array = self.inputs[name]
         place = (i, j) if array.ndim == 2 else (*b, h, i, j)
         return array[tuple(0 if size == 1 else p for size, p in zip(array.shape, place, strict=True))]
 
     def visible(self, b: Place, h: int, i: int, j: int) -> bool:
         """Whether query i may attend key j."""
-        inputs, options = self.case.inputs, self.options
+        inputs, options = self.inputs, self.options
         offset = int(inputs["q_offset"][b]) if "q_offset" in inputs else options.get("q_offset") or 0
         place = i + offset
         if "mask" in inputs and not self.entry("mask", b, h, i, j):
@@ -170,7 +170,7 @@ class Call:
         if self.options.get("softcap") is not None:
             cap = mpf(self.options["softcap"])
             x = (x if math.isnan(x) else mp.sign(x) * cap) if _bad(x) else cap * mp.tanh(x / cap)
-        if "attn_bias" in self.case.inputs:
+        if "attn_bias" in self.inputs:
             bias = float(self.entry("attn_bias", b, h, i, j))
             if not math.isfinite(bias):
                 return bias if not _bad(x) else x + bias
@@ -186,8 +186,8 @@ class Call:
         (queries, q_shift), (all_keys, k_shift) = self.heads("query", b, h), self.heads("key", b, g)
         logits = {j: self.logit(b, h, i, j, queries[i], all_keys[j], q_shift + k_shift) for j in keys}
         terms: dict[Any, Number] = {**logits}  # by key, and the sink
-        if "sinks" in self.case.inputs:
-            terms["sink"] = float(self.case.inputs["sinks"][h])
+        if "sinks" in self.inputs:
+            terms["sink"] = float(self.inputs["sinks"][h])
             terms["sink"] = mpf(terms["sink"]) if math.isfinite(terms["sink"]) else terms["sink"]
         finite = [x for x in terms.values() if not _bad(x)]
         if any(_bad(x) and x != -math.inf for x in terms.values()) or not finite:
@@ -201,7 +201,7 @@ class Call:
         """The row of values, each times its weight, and its size in absolute terms, column by column."""
         g = h // (self.num_heads // self.num_kv_heads)
         rows, shift = self.heads("value", b, g)
-        width = len(rows[0]) if rows else self.case.inputs["w_v" if self.layer else "value"].shape[-1]
+        width = len(rows[0]) if rows else self.inputs["w_v" if self.layer else "value"].shape[-1]
         result = []
         for c in range(width):
             column = {j: rows[j][c] for j in weights}
@@ -253,7 +253,7 @@ class Call:
         self, b: Place, at: int, heads: list[list[tuple[Number, Any]]], slack: Any
     ) -> Iterator[Compared]:
         """One row of the layer: concatenated heads times W^O, plus b_o."""
-        steps, width = self.steps["w_o"], self.case.inputs["w_o"].shape[-1]
+        steps, width = self.steps["w_o"], self.inputs["w_o"].shape[-1]
         flat = [z for head in heads for z in head]
         rows = len(self.case.expected["output"].rows or range(self.q_len)) * math.prod(self.batch)
         stride = max(1, rows * width * len(flat) // TERMS)
@@ -272,7 +272,7 @@ class Call:
                 mp.fdot((s, abs(w)) for (_, s), w in zip(flat, column, strict=True)), -steps.shift
             )
             if "b_o" in self.steps:
-                total += mpf(float(self.case.inputs["b_o"][o]))
+                total += mpf(float(self.inputs["b_o"][o]))
             yield "output", (*b, at, o), total, size * slack
 
     def present(self, b: Place) -> Iterator[Compared]:
@@ -281,6 +281,7 @@ class Call:
             if f"present_{name}" in self.case.expected:
                 for g in range(self.num_kv_heads):
                     rows, shift = self.heads(name, b, g)
-                    for j, row in enumerate(rows):
-                        for c, number in enumerate(row):
-                            yield f"present_{name}", (*b, g, j, c), real(number, shift), mpf(0)
+                    kept = self.case.expected[f"present_{name}"].rows or range(len(rows))
+                    for at, j in enumerate(kept):
+                        for c, number in enumerate(rows[j]):
+                            yield f"present_{name}", (*b, g, at, c), real(number, shift), mpf(0)

@@ -199,6 +199,33 @@ def test_links_open_what_they_lead_to(browser: Browser, page: Path) -> None:
     assert browser.run("return document.querySelector('.failure').open")
 
 
+def test_a_case_a_requirement_and_a_view_have_an_address(browser: Browser, page: Path) -> None:
+    def visit(fragment: str) -> None:
+        browser.open(page)
+        browser.driver.get(f"{page.as_uri()}#{fragment}")
+        browser.driver.refresh()
+        browser.settled()
+
+    visit("core/plain")
+    assert browser.run("return document.querySelector('.failure').open")
+    visit("ATT-1")
+    assert browser.run("return document.querySelector('#matrix tr[data-id=ATT-1] details').open")
+    visit("?chapter=b")
+    assert browser.settled() == "2 of 4 tests, 0 of 1 failing cases"
+    assert browser.shown(".cause") == []
+    browser.choose(dtype="float64")
+    assert browser.run("return location.hash") == "#?dtype=float64"
+    browser.choose()
+    assert browser.run("return location.hash") == ""
+
+
+def test_the_command_is_copied(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.run("document.querySelector('.failure').open = true; document.querySelector('.copy').click()")
+    browser.settled()
+    assert browser.run("return document.querySelector('.copy').textContent") == "Copied"
+
+
 def test_keyboard(browser: Browser, page: Path) -> None:
     keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
     browser.open(page)

@@ -66,7 +66,7 @@ def test_its_policy_runs_nothing_but_its_own_script_and_style(page: Any) -> None
 def test_runs(page: Any) -> None:
     assert "1 wrong 2.0" in page.text
     assert "\u2717 non-conformant accuracy eager" in page.text
-    assert "What fails, most telling first ATT-1 weighted sum of values 1 of 2" in page.text
+    assert "Failing requirements, most informative first ATT-1 weighted sum of values 1 of 2" in page.text
     assert "command run x" in page.text
     assert "numpy " + np.__version__ in page.text
 
@@ -90,7 +90,12 @@ def test_every_row_by_run(page: Any) -> None:
 
 
 def test_a_failure_in_words(page: Any) -> None:
-    assert "core/plain \u2717 float32 A small case of the tests." in page.text
+    command = "mha-conformance run x.py -k core/plain --dtype float32"
+    assert re.search(r"core/plain \u2717 float32 output\[[\d, ]+\] is ", page.text), (
+        "one line of a closed box"
+    )
+    assert f"Copy the command Copy a link {command} A small case of the tests." in page.text
+    assert [b["data-copy"] for b in page.all("button") if "data-copy" in b] == [command]
     assert re.search(
         r"float32 \u2717 fail output\[[\d, ]+\] is \S+, wanted \S+ \+- 1e-06: \S+ times", page.text
     )

@@ -117,7 +117,7 @@ def test_the_strip_plot_puts_each_row_on_its_axis(make_report: Any, make_row: An
     one = round(LEFT + WIDTH * 4 / 7, 1)
     assert {float(x) for x in re.findall(r"M([\d.]+) ", dots)} == {LEFT, one}
     assert {float(x) for x in re.findall(r"M([\d.]+) ", crosses)} == {LEFT + WIDTH}
-    assert "1 = allowed" in svg
+    assert "1 = tolerance" in svg
     (spread,) = spreads([report])
     assert (spread.rows, spread.exact, spread.median, spread.most, spread.beyond) == (5, 1, "1", "1", 2)
 

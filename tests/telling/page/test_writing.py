@@ -52,4 +52,4 @@ def test_a_page_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Pa
     assert main(["report", str(tmp_path / "none.json"), "--html", nowhere]) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err.count("none is no folder; make it first") == 2
+    assert told.err.count("none is not a folder; create it first") == 2

@@ -82,11 +82,33 @@ def _of_query(softmax: Softmax) -> Array:
     return found
 
 
+def _far(softmax: Softmax) -> Array:
+    """Where an exponential of what a logit may be off by is no number. [rows, 1]."""
+    largest = np.where(softmax.visible, softmax.exponent, 0.0).max(axis=-1, keepdims=True, initial=0.0)
+    some = softmax.visible.any(axis=-1, keepdims=True)
+    return some & (np.maximum(largest, softmax.sink_exponent) > LARGEST_EXPONENT)
+
+
+def _by_logarithms(softmax: Softmax) -> Array:
+    """max(log sum P exp(T), -log sum P exp(-T)), without the exponentials of T. [rows, 1]."""
+    with np.errstate(divide="ignore"):
+        sink = np.log(softmax.sink_weight)
+    parts = np.where(softmax.visible, softmax.logits - softmax.lse, -np.inf)
+    found = np.zeros_like(softmax.lse)
+    for sign in (1, -1):
+        moved = np.concatenate(
+            [parts + sign * softmax.exponent, sink + sign * softmax.sink_exponent], axis=-1
+        )
+        found = np.maximum(found, sign * np.logaddexp.reduce(moved, axis=-1, keepdims=True))
+    return found
+
+
 def lse_limits(softmax: Softmax, policy: Policy) -> Limits:
     """W and s of the lse; exactly -inf where a row is empty. [rows]."""
     p = softmax.weights
     above = (p * softmax.growth).sum(axis=-1, keepdims=True) + softmax.sink_weight * softmax.sink_growth
     error = np.maximum(np.log1p(above), fall(softmax))
+    error = np.where(_far(softmax), _by_logarithms(softmax), error)
     stored = stored_lse(softmax, policy)
     worst = error + normaliser(softmax, policy) + stored + policy.storage * np.abs(softmax.lse)
     mean = (softmax.scale * p * softmax.slope) @ softmax.key

@@ -69,6 +69,25 @@ def drafts() -> Iterator[Draft]:
         repeat=3,
         past=3,
     )
+    yield attend(
+        "independence/repeated-plain",
+        "The third of three equal calls without an option gives what the first gave.",
+        "IND-4",
+        heads=2,
+        q_len=3,
+        kv_len=4,
+        repeat=3,
+    )
+    yield project(
+        "independence/layer-repeated",
+        "The third of three equal calls of the layer gives what the first gave.",
+        "IND-4",
+        heads=2,
+        q_len=3,
+        kv_len=4,
+        d_q=5,
+        repeat=3,
+    )
     source = "independence/batch"
     both = attend(
         f"{source}-of-three",

@@ -150,6 +150,15 @@ def _masks() -> Iterator[Draft]:
         is_causal=True,
         q_offset=np.array([0, 1, 2]),
     )
+    more = Draws("validation/more-masks")
+    yield _refused(
+        "bias-of-integers",
+        "A bias of integers: it could be a mask of zeros and ones.",
+        "DTYPE-5",
+        attn_bias=more.integers(5, 7, low=-1, high=1).astype(np.int64),
+    )
+    yield _refused("mask-rank-1", "A mask of rank 1.", "SHAPE-7", mask=more.mask(7))
+    yield _refused("bias-rank-1", "A bias of rank 1.", "SHAPE-7", attn_bias=more.gauss(7))
 
 
 def _kinds() -> Iterator[Draft]:

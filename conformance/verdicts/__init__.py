@@ -1,0 +1,1 @@
+"""Programs judged against a problem: calls, checks, a verdict with a score and a reason."""
