@@ -145,8 +145,9 @@ def explore(
     """Draws fresh calls of what a target claims, judges each, and reduces and explains what fails.
 
     `target` and `command` are those of `conformance.run`; `seconds` and `cases` are the budget, whichever ends
-    first (without `seconds`, `cases` alone); `seed` is the draw, a new one by default; `size` is `small`,
-    `kernel` or `large`, of which a call takes `memory` GiB at most; `save` is a folder for the reduced calls; `replay` is a token that is asked instead of a draw;
+    first (without `seconds`, `cases` alone); `seed` is the draw, a new one by default; `size` is `small`, `kernel` or
+    `large`, of which a call takes `memory` GiB at most; `save` is a folder for the reduced calls; `replay` is a token
+    that is asked instead of a draw;
     `baseline` is a file of known failures, whose cases are tokens.
 
     Returns:

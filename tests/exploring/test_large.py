@@ -169,6 +169,18 @@ def test_a_mistake_is_seen_and_named(name: str) -> None:
     assert not ask(target("right"), call, "eager").failed
 
 
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [(1, "got key 1998 of entry 0"), (2, "got those of entry 0"), (LOUD, "got those of entry 0")],
+)
+def test_an_entry_that_reads_another_is_named(members: int, said: str) -> None:
+    call = Large(batch=3, kv_len=2000, q_len=4, members=members, stream=2, at=1998)
+    told = ask(target("last_entry_reads_the_first"), call, "eager")
+    assert said in told.message
+    assert told.needs == "entry 2"
+    assert not ask(target("right"), call, "eager").failed
+
+
 def test_an_unscaled_sum_is_seen_by_counting() -> None:
     call = Large("counts", q_len=4, kv_len=2000, levels=4, stream=1)
     told = ask(target("not_rescaled"), call, "eager")

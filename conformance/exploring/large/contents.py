@@ -139,7 +139,8 @@ def _salted(call: Large, name: str, flat: Any) -> Any:
 
 def _signs(call: Large, make: Maker, owner: Any, number: Any) -> list[Any]:
     """The word of each key or query as columns of ones and minus ones; no two words of a head are the same."""
-    first = mixed(_salted(call, "words", owner) ^ number)
+    # of even streams all heads and entries have the same words, so that a wrong one can be read as well
+    first = mixed(_salted(call, "words", owner * (call.stream % 2)) ^ number)
     columns: list[Any] = []
     while len(columns) < call.d_k:
         bits = mixed(first ^ salt(len(columns)))

@@ -47,7 +47,9 @@ def sentence(call: Large, flat: int, got: Array, want: Wanted) -> str:
     if not slots:
         return f"{where} sees no key and has to be zero; got {_plainly(got)}"
     some = f"key {want.slot[0]}" if len(slots) == 1 else f"keys {_few(slots)}"
-    came = _loud(call, got, want) if call.members == LOUD else _came(call, got, want, entry, head)
+    came = (
+        _loud(call, got, want, entry, head) if call.members == LOUD else _came(call, got, want, entry, head)
+    )
     return f"{where} asked {some} {of}; got {came}"
 
 
@@ -59,20 +61,33 @@ def _came(call: Large, got: Array, want: Wanted, entry: int, head: int) -> str:
     digits = np.array([got[n::FIELDS].mean() for n in range(FIELDS)])
     if abs(digits[0] - 1) > OFF / 2:
         return f"mass {digits[0]:.2g}"
+    elsewhere = _elsewhere(call, digits, entry, head)
+    if call.members == 2 and elsewhere:
+        return f"those{elsewhere}"
     if call.members == 2 and (told := _weighed(call, got, want)):
         return told
     if np.abs(digits - np.rint(digits)).max() > OFF:
         return MIXTURE
-    address = [int(sum(round(digits[1 + PLACES * n + k]) * 16**k for k in range(PLACES))) for n in range(3)]
-    slot, owner, of = address
-    words = [f"key {slot}{_apart(slot, want)}"]
-    if owner != head // call.group:
-        words.append(f"of {'head' if call.group == 1 else 'key head'} {owner}")
-    if of != entry:
-        words.append(f"of entry {of}")
+    slot, owner, of = _address(digits)
     if slot >= call.kv_len or owner >= call.groups or of >= call.batch:
         return MIXTURE
-    return " ".join(words)
+    return f"key {slot}{_apart(slot, want)}{elsewhere}"
+
+
+def _address(digits: Array) -> list[int]:
+    """Key, head and entry."""
+    return [int(sum(round(digits[1 + PLACES * n + k]) * 16**k for k in range(PLACES))) for n in range(3)]
+
+
+def _elsewhere(call: Large, digits: Array, entry: int, head: int) -> str:
+    """Which other head or entry was read; empty if none, or if that cannot be told."""
+    if np.abs(digits - np.rint(digits))[1 + PLACES :].max() > OFF:
+        return ""
+    _, owner, of = _address(digits)
+    if owner >= call.groups or of >= call.batch:
+        return ""
+    words = f" of {'head' if call.group == 1 else 'key head'} {owner}" if owner != head // call.group else ""
+    return words + (f" of entry {of}" if of != entry else "")
 
 
 def _apart(slot: int, want: Wanted) -> str:
@@ -109,7 +124,7 @@ def _weighed(call: Large, got: Array, want: Wanted) -> str:
     return mixed + (f", and key {hidden[0]} is hidden" if hidden and hidden[0] < call.kv_len else "")
 
 
-def _loud(call: Large, got: Array, want: Wanted) -> str:
+def _loud(call: Large, got: Array, want: Wanted, entry: int, head: int) -> str:
     """Which of 32 keys of one word are missing, counted twice, or read though they are hidden."""
     if told := plainly(got):
         return told
@@ -126,7 +141,9 @@ def _loud(call: Large, got: Array, want: Wanted) -> str:
         return ", ".join(lines)
     if abs(got[LOUD] - 1) > OFF / 2:
         return f"mass {got[LOUD]:.2g}"
-    return OTHERS
+    digits = np.array([got[LOUD + n :: FIELDS].mean() for n in range(FIELDS)])
+    elsewhere = _elsewhere(call, digits, entry, head)
+    return f"those{elsewhere}" if elsewhere else OTHERS
 
 
 def _kinds(weights: Array, seen: Array) -> tuple[Array, Array, Array]:
