@@ -246,7 +246,7 @@ def _optional(claims: Claims, recipe: Recipe, options: set[str], path: str, dice
     if "mask" in options:
         r = replace(r, mask=f"{_broadcast(features, r, dice)}-{dice.choice('rrsdfhte')}")
     if "attn_bias" in options:
-        kinds = ("n0", "n2", "n4", "i", "x", "y", "n-6")
+        kinds = ("n0", "n2", "y", "y", "x", "i") if r.mask else ("n0", "n2", "n4", "i", "x", "y", "n-6")
         r = replace(r, bias=f"{_broadcast(features, r, dice)}-{dice.choice(kinds)}")
     if "scale" in options:
         r = replace(r, scale=dice.choice((0.0, 1.0, 0.3, -0.5, 0.0625, 0.088388, 2.0)))

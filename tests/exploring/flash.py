@@ -112,8 +112,8 @@ class Flash:
         weight = sum(share * part for share, (_, part, _) in zip(shares, found, strict=False))
         if sinks is not None:
             weight = weight + shares[-1]
-        lse = np.where(weight > 0, safe + np.log(np.where(weight > 0, weight, 1)), -np.inf)
-        return (total / np.where(weight > 0, weight, 1)).astype(dtype), lse[..., 0]
+        lse = np.where(weight != 0, safe + np.log(np.where(weight != 0, weight, 1)), -np.inf)
+        return (total / np.where(weight != 0, weight, 1)).astype(dtype), lse[..., 0]
 
 
 FLASHES = (

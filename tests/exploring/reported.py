@@ -52,7 +52,7 @@ def _one(query: Any, key: Any, least: int = 64) -> bool:
     return bool(query.shape[-2] == 1 and key.shape[-2] >= least)
 
 
-@fault("window and attn_bias", "q_len 1")
+@fault("attn_bias and window", "q_len 1")
 def bias_row_of_the_last_column(
     query: Any, key: Any, value: Any, *, attn_bias: Any = None, q_offset: Any = None, window: Any = None
 ) -> Any:

@@ -30,7 +30,7 @@ def digest(claims: Claims, seed: int, count: int) -> str:
 
 
 PINNED = {
-    "small": "c01cda28211fd1e3b87356dcc0eb601376689d28d1c9ce414220e65bfe0863db",
+    "small": "b05008ff0464ea86acf94898d4ddd0f9a5ce7326627bc776ef0d1ad13b29eb5b",
     "kernel": "0d4b013d2bd9d1026fab9583f3e9fe7f02c39c452716e5fda27e830eb004cafb",
 }
 """Tokens and arrays of some cases of seed 7; whoever changes the draw changes them, and says so in the changelog."""
