@@ -273,7 +273,9 @@ def test_one_case_that_no_model_reproduces() -> None:
     one = [c for c in cases() if c.id == "causal/square"]
     rows = rows_of(BY_ID["causal-strict"].implementation(), one)
     found = diagnose(rows, cases(), "fused", defects("mask-inverted"))
-    assert diagnosis_lines(found) == ["No diagnosis: no known mistake gives the numbers of the only failing case"]
+    assert diagnosis_lines(found) == [
+        "No diagnosis: no known mistake gives the numbers of the only failing case"
+    ]
     crashed = replace(rows[0], case="causal/mask", verdict="crash", got=())
     found = diagnose([*rows, crashed], cases(), "fused", defects("mask-inverted"))
     assert "no known mistake gives the numbers of the only failing case" in diagnosis_lines(found)[0]

@@ -130,7 +130,9 @@ def test_results_that_are_not_written_are_told() -> None:
 
 def of_library(package: str) -> list[Row]:
     """Rows that fail where the baseline of a library says so, and pass elsewhere."""
-    known = next(each for each in libraries() if each.package == package and "scaled_dot" in each.called).known
+    known = next(
+        each for each in libraries() if each.package == package and "scaled_dot" in each.called
+    ).known
     return [
         Row(
             case.id, case.operation, "float32", "fail" if (case.id, "float32") in known else "pass",
@@ -147,7 +149,9 @@ def test_a_library_is_known_by_its_baseline_where_it_is_there() -> None:
     every = load_vectors().cases
     found = diagnose(rows, every, "eager", [BY_ID["mask-inverted"]], packages=["torch"])
     assert found.notes[0].kind == "library"
-    assert "torch.nn.functional.scaled_dot_product_attention does by itself" in " ".join(diagnosis_lines(found))
+    assert "torch.nn.functional.scaled_dot_product_attention does by itself" in " ".join(
+        diagnosis_lines(found)
+    )
     assert diagnose(rows, every, "eager", [BY_ID["mask-inverted"]], packages=["numpy"]).notes == ()
 
 
