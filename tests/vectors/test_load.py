@@ -166,7 +166,9 @@ def test_the_shipped_files_are_those_of_the_index():
     index = json.loads((shipped / INDEX).read_text("utf-8"))
     assert {path.name for path in shipped.iterdir()} == {INDEX, CHECKED, *index["files"]}
     assert {case["file"] for case in index["cases"]} == set(index["files"])
-    assert sum(path.stat().st_size for path in shipped.iterdir()) < 20 * 2**20
+    assert (
+        sum(path.stat().st_size for path in shipped.iterdir()) < 28 * 2**20
+    )  # a wheel holds two thirds of it
 
 
 def test_the_form_of_the_shipped_index_was_checked():
