@@ -74,9 +74,6 @@ def main() -> None:
     programs = {"none": {}, **large_programs.MISTAKES, **large_programs.MISTAKES_OF_NO_EFFECT}
     for gone in ("heads_wrap_at_256", "entries_from_65535", "index_wraps_at_65536"):
         del programs[gone]
-    programs["index_wraps_at_half"] = {
-        name: lambda slots: slots % (CALL.kv_len // 2) for name in ("slots", "values")
-    }
     lines = [
         f"| mistake | random, 1e-2 | {' | '.join(KINDS)} | what is said |",
         "|---" * (len(KINDS) + 3) + "|",
