@@ -43,6 +43,9 @@ def reached(target: Mapping[str, Any], results: Results) -> float | None:
         return None if extra is None else extra / 2**20
     if target["figure"] == "growth":
         return growth(ours, target.get("of"))
+    timed = {row["source"] for result in (ours, theirs) for row in result["sizes"][-1]["rivals"]}
+    if not {target.get("of", target["over"]), target["over"]} <= timed:
+        return None
     one, other = (_row(ours["sizes"][-1], target.get("of")), _row(theirs["sizes"][-1], target["over"]))
     if ours is not theirs:
         return statistics.median(one["cpu"]) / statistics.median(other["cpu"])
