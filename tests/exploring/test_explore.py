@@ -44,7 +44,7 @@ REDUCED = {
     "merged_without_maximum": (80, ("logits far ",)),
     "lengths_beside_mask": (8, ("mask and kv_lengths",)),
     "empty_rows_unwritten": (2, ("mask",)),
-    "mask_remembered": (2, ("a call before it with mask changed",)),
+    "mask_remembered": (64, ("a call before it", "mask")),
     "strides_ignored": (4, ("the layout of an operand in memory",)),
 }
 """Program -> how many keys the smallest call has at most, and what it is said to need."""
