@@ -8,6 +8,7 @@ import numpy as np
 from conformance.dtypes import dtype_name
 from conformance.judging.measure import Measure, measure
 from conformance.judging.verdict import Grade, Judgement, Worst
+from conformance.names import SDPA_VJP
 from conformance.vectors.case import Array, Case
 
 DIGITS = {"float64": 17, "float32": 9, "float16": 5, "bfloat16": 4}
@@ -62,7 +63,10 @@ def measured(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) 
 
 
 def _tokens(case: Case, name: str) -> int | None:
-    """Over how many tokens the gradient of a projection is summed; None for what is no such gradient."""
+    """Over how many tokens a gradient is summed that has rows of its own; None for what is no such gradient."""
+    shapes = case.shapes
+    if case.operation == SDPA_VJP and name in ("key", "value") and shapes.get("key", (0, 0, 0))[-3]:
+        return shapes["query"][-2] * shapes["query"][-3] // shapes["key"][-3]
     projected = {"w_q": "query", "w_k": "key", "w_v": "value"}.get(name)
     return None if projected is None else math.prod(case.expected[projected].shape[:-1])
 

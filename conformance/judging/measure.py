@@ -81,7 +81,7 @@ def measure(
     policy: str,
     array: Array,
     label: str | None = None,
-    tokens: int | None = None,  # over how many a projection's gradient is summed
+    tokens: int | None = None,  # over how many a gradient is summed
 ) -> Measure:
     """The three rules of spec/numerics.md on one output of the right shape."""
     bound = golden.bounds[dtype][policy]

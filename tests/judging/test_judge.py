@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from conformance.defects.judges.answers import EXACT, INF, MARKED, NAN, ROWS, TABLE, case, golden, moved, off
 from conformance.defects.judges.broken import JUDGES, caught, caught_by, surprises
-from conformance.judging.judge import judge
+from conformance.judging.judge import judge, measured
 from conformance.vectors.case import Array, Case
+from conformance.vectors.generate.build import build
+from conformance.vectors.generate.draft import attend, gradient
 
 
 @pytest.mark.parametrize("name", TABLE)
@@ -173,3 +175,12 @@ def test_one_wrong_element_is_found_wherever_it_is(place: int, value: float) -> 
     assert judgement.verdict == "fail"
     assert judgement.worst is not None
     assert judgement.worst.index == tuple(int(i) for i in np.unravel_index(place, (1, 3, 4)))
+
+
+def test_rows_of_a_key_gradient_count_as_many_as_queries_read_it():
+    """With one query every key has the error of one log-sum-exp, so that they are not so many errors."""
+    made = gradient(attend("judge/one-query", "x", "NUM-1", q_len=1, kv_len=40, heads=1, batch=(), d_v=9))
+    case = build(made)
+    outputs = {name: golden.hi + golden.lo for name, golden in case.expected.items()}
+    found = {m.output: m for m in measured(case, "float64", "eager", outputs)}
+    assert (found["value"].rms_limit, found["key"].rms_limit) == (2.5, 2.5)
