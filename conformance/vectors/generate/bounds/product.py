@@ -90,7 +90,8 @@ def _logit_error(softmax: Softmax, u: Array, average: Array) -> Array:
         moved = _weighted_distance(of_row, u, average[i])
         if softmax.sink_weight[i, 0] > 0:
             moved = moved + sink[i, 0] * np.abs(average[i])
-        worst[i] = moved / total[i]
+        with np.errstate(over="ignore"):  # the hull bounds what is beyond all numbers
+            worst[i] = moved / total[i]
         if max(growth[i].max(initial=0.0), softmax.sink_growth[i, 0]) <= total[i, 0]:
             continue  # an average of distances is within the hull
         hull = np.zeros_like(average[i])

@@ -38,7 +38,8 @@ def weights_error(softmax: Softmax) -> Array:
     p, growth = softmax.weights, softmax.growth
     moved = p * growth
     others = moved.sum(axis=-1, keepdims=True) - moved + softmax.sink_weight * softmax.sink_growth
-    error = np.minimum(p * ((1 - p) * growth + others) / softmax.denominator, np.maximum(p, 1 - p))
+    with np.errstate(over="ignore"):  # a weight is off by 1 at most
+        error = np.minimum(p * ((1 - p) * growth + others) / softmax.denominator, np.maximum(p, 1 - p))
     return np.where(softmax.visible, error, 0.0)
 
 

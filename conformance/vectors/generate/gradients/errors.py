@@ -134,7 +134,8 @@ def _logits(
     moved = moved + softmax.sink_weight * softmax.sink_growth * delta
     apart = away.max(axis=-1, keepdims=True, initial=0.0)
     apart = np.maximum(apart, delta * (softmax.sink_weight > 0))
-    shift = np.minimum(moved / softmax.denominator, apart)
+    with np.errstate(over="ignore"):
+        shift = np.minimum(moved / softmax.denominator, apart)
 
     operand = (head @ abs_v.T + (abs_g + head) @ value.worst.T) * seen
     formed = ((width * u_a + 2 * u_o) * abs_g @ abs_v.T + 2 * u_l * products + width * eta_a) * seen
