@@ -85,6 +85,20 @@ def _bias_of_last(c: Call, x: Array) -> Array:
     return found
 
 
+def _bias_of_first_head(c: Call, x: Array) -> Array:
+    found: Array = x + np.broadcast_to(c.widen(c.attn_bias), x.shape)[..., :1, :, :]
+    return found
+
+
+def _mask_of_first_head(c: Call) -> Any:
+    return None if c.mask is None or c.mask.ndim == 2 else c.mask[..., :1, :, :]
+
+
+def _head_by_head(c: Call) -> bool:
+    """So many queries and keys that a head is computed at a time."""
+    return c.q_len * c.kv_len > 1 << 17
+
+
 def _lengths_plus_one(c: Call) -> Any:
     if c.kv_lengths is None:
         return None
@@ -191,6 +205,20 @@ def _other_order(c: Call, place: Any) -> Any:
 Row = tuple[str, str, tuple[str, ...], Change, tuple[str, ...]]
 
 ROWS: tuple[Row, ...] = (
+    (
+        "kernel-bias-of-first-head-in-long-calls",
+        "In long calls, which go head by head, every head has the bias of the first one.",
+        ("ATT-7", "HEAD-1"),
+        where(lambda c: c.attn_bias is not None and _head_by_head(c), {"bias": _bias_of_first_head}),
+        ("attn_bias",),
+    ),
+    (
+        "kernel-mask-of-first-head-in-long-calls",
+        "In long calls, which go head by head, every head has the mask of the first one.",
+        ("MASK-1", "HEAD-1"),
+        where(_head_by_head, {"by_mask": _mask_of_first_head}),
+        ("mask",),
+    ),
     (
         "kernel-parts-averaged",
         "With one query over many keys, four parts are averaged and not weighed by their lse.",
@@ -488,6 +516,8 @@ UNSEEN: Mapping[str, Mapping[str, str]] = {
     "kernel-operands-in-bfloat16-from-width-64": at("bfloat16", "the operands of the call are no wider"),
     "kernel-grad-columns-of-wide-values-zero": at(("float64", "float16", "bfloat16"), OTHERS),
     "kernel-grad-bias-of-four-heads": at(("float64", "float16", "bfloat16"), OTHERS),
+    "kernel-bias-of-first-head-in-long-calls": at(("float64", "float16"), OTHERS),
+    "kernel-mask-of-first-head-in-long-calls": at(("float64", "float16"), OTHERS),
 }
 
 DEFECTS = tuple(

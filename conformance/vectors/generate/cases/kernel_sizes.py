@@ -270,6 +270,17 @@ def _entries() -> Iterator[Draft]:
         window=[63, 0],
         arrays={"kv_lengths": whole(129, 84), "q_offset": whole(128, 83)},
     )
+    long = Sizes((2,), 3, 3, 300, 700, 8, 8)
+    for name, kind, shape in (("bias", "attn_bias", (1, 3, 300, 700)), ("mask", "mask", long.full)):
+        yield _case(
+            f"entries-{name}-of-each-head",
+            f"So many queries and keys that heads may go one at a time, each with a {name} of its own.",
+            "ATT-7" if name == "bias" else "MASK-1",
+            "HEAD-1",
+            sizes=long,
+            only=SINGLE,
+            seeds={kind: seed(kind, shape)},
+        )
     two = Sizes((2, 3), 2, 2, 4, 64)
     yield _case(
         "entries-two-batch-axes",
