@@ -204,7 +204,7 @@ DEFECTS = (
     Defect("softmax-maximum-of-unused-slots",
            "The maximum is searched in slots of zeros behind the length too, so that rows far below zero underflow.",
            ("MASK-12", "ATT-2"), only({"peak": _over_slots}, lambda c: given(c, "kv_lengths")),
-           features=("kv_lengths",), unobservable=IN_RANGE),
+           features=("kv_lengths",)),
     Defect("softmax-without-maximum-beside-softcap",
            "No maximum is subtracted where a softcap bounds the logits, but neither bias nor sinks are given.",
            ("ATT-2", "ATT-5"),

@@ -511,7 +511,6 @@ UNSEEN: Mapping[str, Mapping[str, str]] = {
     },
     "kernel-parts-in-bfloat16": at("bfloat16", "the output of the call is no wider"),
     "kernel-keys-from-4096-unread": at(("float64", "float16", "bfloat16"), OTHERS),
-    "kernel-hidden-logits-of-minus-1e5": at("bfloat16", OTHERS),
     "kernel-exp-in-float32-beyond-64-keys": at(("float32", *HALF), "exponentials are float32 anyway"),
     "kernel-operands-in-bfloat16-from-width-64": at("bfloat16", "the operands of the call are no wider"),
     "kernel-grad-columns-of-wide-values-zero": at(("float64", "float16", "bfloat16"), OTHERS),
