@@ -19,13 +19,19 @@ SHARED = ("sinks", "w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o")
 def judged_entries(recipe: Recipe) -> tuple[int, ...] | None:
     """The entries that are judged; None for all."""
     count = recipe.entries
-    if count <= MANY or len(recipe.batch) != 1:
+    if count <= MANY or len(recipe.batch) != 1 or _summed(recipe):
         return None
     edges = {n + more for n in BESIDE for more in (-1, 0)} | {0, count - 1}
     dice = Dice("entries", recipe.stream, count)
     return tuple(
         sorted({n for n in edges if n < count} | {dice.below(count) for _ in range(JUDGED - len(edges) // 2)})
     )
+
+
+def _summed(recipe: Recipe) -> bool:
+    """Whether some gradient is a sum over all entries, of which a part says nothing."""
+    bias = bool(recipe.bias) and "b" not in recipe.bias.partition("-")[0]
+    return recipe.gradients and (recipe.layer or recipe.sinks or bias)
 
 
 def of_entries(arrays: Mapping[str, Array], entries: tuple[int, ...], count: int) -> dict[str, Array]:

@@ -10,9 +10,9 @@ def test_a_test_that_draws(pytester: pytest.Pytester, monkeypatch: pytest.Monkey
     pytester.makepyfile(
         f"""
         from conformance.pytest_plugin import explore
-        options = dict(seed=1, seconds=300, cases=40, size="small", no_diagnose=True, x=True)
+        options = dict(seed=1, seconds=300, cases=200, size="small", no_diagnose=True, x=True)
         test_wrong = explore("{PROGRAMS}:whole_tiles", **options)
-        test_right = explore("{PROGRAMS}:right", **options)
+        test_right = explore("{PROGRAMS}:right", **{{**options, "cases": 20}})
         test_absent = explore("nowhere.py:attention", **options)
         """
     )
