@@ -163,9 +163,16 @@ def rows_of(case: Case) -> tuple[int, ...] | None:
 
 def sampled_of(case: Case) -> dict[str, tuple[int, ...]]:
     """The rows of each result that is stored in part, where they are not the query rows that are judged."""
-    judged = rows_of(case)
+    held = {name: golden.rows for name, golden in case.expected.items() if golden.rows is not None}
+    return own_rows(held, rows_of(case))
+
+
+def own_rows(
+    held: Mapping[str, tuple[int, ...]], judged: tuple[int, ...] | None
+) -> dict[str, tuple[int, ...]]:
+    """Those that are not just the query rows that are judged."""
     return {
-        name: golden.rows
-        for name, golden in case.expected.items()
-        if golden.rows is not None and (golden.rows != judged or name not in ("output", "weights", "lse"))
+        name: rows
+        for name, rows in held.items()
+        if rows != judged or name not in ("output", "weights", "lse")
     }
