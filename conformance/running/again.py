@@ -56,7 +56,7 @@ def same(question: Question, one: Answer, other: Answer, policy: str) -> bool:
 
 def _equal(one: Array, two: Array, limit: Array) -> bool:
     with np.errstate(all="ignore"):
-        a, b = one.astype(np.float64), two.astype(np.float64)
+        a, b = (x.astype(np.complex128 if x.dtype.kind == "c" else np.float64) for x in (one, two))
         near = np.abs(a - b) <= limit
     return bool(((a == b) | (np.isnan(a) & np.isnan(b)) | near).all())
 

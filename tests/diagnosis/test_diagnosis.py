@@ -147,9 +147,10 @@ def test_what_the_failures_say_stands_beside_what_is_found() -> None:
 
 
 def test_the_finding_that_explains_most_stands_first() -> None:
-    asked = [rows_of(BY_ID[name].implementation(), cases()) for name in ("bias-ignored", "causal-strict")]
+    names = ("bias-ignored", "causal-strict", "softcap-ignored")
+    asked = [rows_of(BY_ID[name].implementation(), cases()) for name in names]
     merged = [max(rows, key=lambda row: row.failed) for rows in zip(*asked, strict=True)]
-    found = diagnose(merged, cases(), "fused", defects("bias-ignored", "causal-strict"))
+    found = diagnose(merged, cases(), "fused", defects(*names))
     explains = [finding.explains for finding in found.findings]
     assert len(explains) > 1
     assert explains == sorted(explains, reverse=True)

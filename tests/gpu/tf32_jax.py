@@ -15,6 +15,7 @@ version = jax.__version__
 array_type = "jax"
 dtypes = ("float32",)
 features = mha_core.FEATURES
+based_on = "mha_core"
 accuracy = "tf32t"  # tensor cores drop the bits that they do not read
 
 

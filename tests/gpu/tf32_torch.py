@@ -24,4 +24,5 @@ version = torch.__version__
 array_type = "torch"
 dtypes = ("float32",)
 features = FEATURES
+based_on = "mha_core"
 accuracy = "tf32t"  # tensor cores drop the bits that they do not read

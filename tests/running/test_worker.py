@@ -110,7 +110,7 @@ def test_what_a_target_raises_is_told_in_a_line_and_in_full_on_stderr(
 ) -> None:
     question = run_message(Question(make_case(), "float32"))
     (reply,) = replies(f"{targets}:raising", question)
-    assert (reply["error"][:29], reply["raised"]) == ("ValueError: no luck at all (f", True)
+    assert (reply["error"][:29], reply["raised"]) == ("ValueError: no luck at all (r", True)
     assert "Traceback (most recent call last)" in capsys.readouterr().err
     assert replies(f"{targets}:interrupting", question) == [
         {"id": "core/plain", "error": "KeyboardInterrupt", "raised": True}
