@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from conformance.telling.trace import kills
 from conformance.telling.trace.holes import place, statements
 from conformance.telling.trace.index import stale
 from conformance.telling.trace.links import Links
+from conformance.vectors.case import Case
 from conformance.vectors.generate.changed import differs
 from conformance.vectors.generate.draft import Draft
 from conformance.version import SPEC_VERSION
@@ -45,6 +46,8 @@ class Chains:
     drafts: Sequence[Draft]
     record: Record
     changes: str  # the text of the change log
+    compared: dict[tuple[int, int], tuple[Draft, Case, bool]] = field(default_factory=dict, repr=False)
+    """Whether a draft and a case differ, by their identities: copies of the chains share it, as it takes seconds."""
 
     @cached_property
     def unbuilt(self) -> frozenset[str]:
@@ -52,8 +55,14 @@ class Chains:
         stored, declared = {case.id: case for case in self.links.cases}, {draft.id for draft in self.drafts}
         new = declared - stored.keys()
         kept = [draft for draft in self.drafts if draft.id in stored]
-        differing = {draft.id for draft in kept if differs(draft, stored[draft.id])}
+        differing = {draft.id for draft in kept if self._differs(draft, stored[draft.id])}
         return frozenset(new | differing | (stored.keys() - declared))
+
+    def _differs(self, draft: Draft, case: Case) -> bool:
+        key = (id(draft), id(case))
+        if key not in self.compared:
+            self.compared[key] = (draft, case, differs(draft, case))
+        return self.compared[key][2]
 
     @cached_property
     def unknown(self) -> dict[str, list[str]]:
