@@ -18,7 +18,7 @@ FRAMEWORKS = {
 }  # fmt: skip
 STANDARD = frozenset(sys.stdlib_module_names)
 FEW = frozenset({"collections", "functools", "importlib", "typing"})
-MORE = FEW | {"dataclasses", "os", "sys", "warnings"}
+MORE = FEW | {"dataclasses", "math", "os", "sys", "types", "warnings"}
 
 
 def declared() -> frozenset[str]:
@@ -83,6 +83,11 @@ CONTRACTS = (
     backend("ort_backend", "onnxruntime", "numpy", "backends", standard=MORE),
     backend("any_onnx_backend", "backends", standard=MORE),
     backend("keras_backend", "keras", standard=MORE),
+    backend("torch_shapes", "torch", standard=MORE),
+    backend("flex_backend", "torch", "backends", standard=MORE),
+    backend("transformers_backend", "transformers", "torch", "backends", standard=MORE),
+    backend("x_transformers_backend", "x_transformers", "torch", "backends", standard=MORE),
+    backend("openvino_backend", "openvino", "numpy", standard=MORE),
 )
 
 

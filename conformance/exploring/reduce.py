@@ -9,8 +9,8 @@ from conformance.exploring import smaller
 from conformance.exploring.numbers import RAMP, SCRAMBLED, ZEROS
 from conformance.exploring.recipe import EXPLICIT, Recipe
 from conformance.exploring.trial import Tried
-from conformance.judging.measure import query_axis
 from conformance.names import DTYPES
+from conformance.vectors.case import query_axis
 
 CALLS = 110
 ROUNDS = 3

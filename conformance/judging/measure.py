@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.names import REDUCED_POLICIES
-from conformance.vectors.case import Array, Bound, Golden
+from conformance.vectors.case import Array, Bound, Golden, query_axis
 
 RMS_MANY, RMS_SOME = 100, 8
 """From how many elements on rule 2 has its tight limit, and from how many on it applies at all."""
@@ -116,11 +116,6 @@ def measure(
             if policy in signature.limits.get(dtype, {})
         ),
     )
-
-
-def query_axis(output: str, rank: int) -> int:
-    """The axis that sampled rows are taken from: the last of lse, the last but one of the others."""
-    return rank - 1 if output == "lse" else rank - 2
 
 
 def held_rows(output: str, golden: Golden, array: Array) -> Array:

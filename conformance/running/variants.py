@@ -13,12 +13,11 @@ from hashlib import sha256
 
 import numpy as np
 
-from conformance.judging.measure import query_axis
 from conformance.judging.verdict import Row
 from conformance.names import MHA, MHA_VJP, SDPA, SDPA_VJP
 from conformance.running.answer import Question
 from conformance.running.arrays import SHARED as SHARED_ARRAY
-from conformance.vectors.case import Array, Bound, Case, Golden
+from conformance.vectors.case import Array, Bound, Case, Golden, query_axis
 
 SHARE, LEAST = 0.05, 8
 """Which part of the rows of a run has a variant asked as well, and at least how many."""

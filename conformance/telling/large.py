@@ -62,7 +62,7 @@ class LargeTrials:
         """Asks the call of a token.
 
         Raises:
-            UsageError: the target does not claim it, or it does not fit into memory.
+            UsageError: the target does not support it, or it does not fit into memory.
         """
         call, source = read_token(text), self._request.source
         _check(call, claims, source)
@@ -85,10 +85,10 @@ class LargeTrials:
 
 def _check(call: Large, claims: Claims, source: str) -> None:
     if call.operation not in claims.operations or call.dtype not in claims.dtypes:
-        raise UsageError(f"--replay: {source} does not claim {call.operation} in {call.dtype}, as it asks")
+        raise UsageError(f"--replay: {source} does not support {call.operation} in {call.dtype}, as it asks")
     if lacking := sorted(needs(call) - claims.features):
         raise UsageError(
-            f"--replay: the token needs {' and '.join(lacking)}, which the target does not claim: {source}"
+            f"--replay: the token needs {' and '.join(lacking)}, which the target does not support: {source}"
         )
 
 

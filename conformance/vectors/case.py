@@ -120,3 +120,8 @@ class Case:
     def judged_dtypes(self, accuracy: str) -> tuple[str, ...]:
         """The dtypes that the case has a row for under an accuracy."""
         return tuple(dtype for dtype in DTYPES if self.judged(dtype, accuracy))
+
+
+def query_axis(output: str, rank: int) -> int:
+    """The axis that sampled rows are taken from: the last of lse, the last but one of the others."""
+    return rank - 1 if output == "lse" else rank - 2

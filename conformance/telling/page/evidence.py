@@ -7,13 +7,13 @@ import numpy as np
 
 from conformance.dtypes import NUMPY_DTYPES
 from conformance.judging.judge import measured
-from conformance.judging.measure import Measure, query_axis
+from conformance.judging.measure import Measure
 from conformance.judging.verdict import Got, Row
 from conformance.running.protocol import ProtocolError, decode_array
 from conformance.telling.page.pictures import Picture, largest, picture
 from conformance.telling.page.weights import attention_weights
 from conformance.telling.text import shorten
-from conformance.vectors.case import Array, Case, Golden
+from conformance.vectors.case import Array, Case, Golden, query_axis
 
 INPUTS = 4
 """Matrices that are shown of an input."""

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.judging.measure import query_axis
-from conformance.vectors.case import Array, Bound, Golden
+from conformance.vectors.case import Array, Bound, Golden, query_axis
 from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.problem import Bools, Problem, pose
 
