@@ -115,7 +115,14 @@ def test_queries_are_shared_only_where_a_case_says_so():
     for case in SHIPPED.values():
         if not case.raises and case.inputs["query"].size:
             shared[case.inputs["query"].tobytes()].add(case.id)
-    meant = ("independence/asked", "nonfinite/", "example/", "attention/hand-sized", "gradient/hand-sized")
+    meant = (
+        "independence/asked",
+        "nonfinite/",
+        "example/",
+        "attention/hand-sized",
+        "gradient/hand-sized",
+        "kernels/",
+    )
     for names in shared.values():
         assert len(names) == 1 or all(name.startswith(meant) for name in names), names
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from calls import AWAY
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_BYTES = 20 * 2**20
+MOST_BYTES = 25 * 2**20
 PACKAGES = ("mha_core", "backends", "conformance")
 
 

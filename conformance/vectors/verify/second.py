@@ -230,7 +230,7 @@ class Call:
                 for h in range(self.num_heads):
                     weights, lse = self.row(b, h, i)
                     slack = mpf(10) ** (12 - DIGITS)
-                    yield from self.softmax(b, h, at, weights, lse, slack)
+                    yield from self.softmax(b, h, i, weights, lse, slack)
                     heads.append(self.average(b, h, weights))
                     if not self.layer:
                         for c, (value, size) in enumerate(heads[-1]):
@@ -239,15 +239,20 @@ class Call:
                     yield from self.merged(b, at, heads, slack)
 
     def softmax(
-        self, b: Place, h: int, at: int, weights: Mapping[int, Number], lse: Number, slack: Any
+        self, b: Place, h: int, i: int, weights: Mapping[int, Number], lse: Number, slack: Any
     ) -> Iterator[Compared]:
-        """Weights and lse of one row, where they are expected."""
-        if "lse" in self.case.expected:
-            yield "lse", (*b, h, at), lse, slack * (1 + (0 if _bad(lse) else abs(lse)))
-        if "weights" in self.case.expected:
+        """Weights and lse of one query, where they are expected; each may have rows of its own."""
+        at = {
+            name: i if golden.rows is None else golden.rows.index(i)
+            for name, golden in self.case.expected.items()
+            if golden.rows is None or i in golden.rows
+        }
+        if "lse" in at:
+            yield "lse", (*b, h, at["lse"]), lse, slack * (1 + (0 if _bad(lse) else abs(lse)))
+        if "weights" in at:
             broken = any(_bad(p) for p in weights.values())
             for j in range(self.kv_len):
-                yield "weights", (*b, h, at, j), weights.get(j, None if broken else mpf(0)), slack
+                yield "weights", (*b, h, at["weights"], j), weights.get(j, None if broken else mpf(0)), slack
 
     def merged(
         self, b: Place, at: int, heads: list[list[tuple[Number, Any]]], slack: Any
