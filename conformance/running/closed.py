@@ -16,6 +16,8 @@ from typing import Any
 from conformance.resources import vectors_directory
 
 REFERENCE, SUITE, BACKENDS = "mha_core", "conformance", "backends"
+ADAPTING = "conformance.adapting"
+"""What is there to be called by targets: it computes no attention."""
 BASES = (REFERENCE, SUITE)
 """What a target may be based on, and is closed to those that are not."""
 REMEDY = "compute it by code of your own, or say `based_on`, which the report then tells (CONF-19)"
@@ -46,7 +48,7 @@ class Closed:
         """From now on a call of what is not open is noted and raises."""
         packages = frozenset(BASES) - frozenset(opened)
         for name, module in list(sys.modules.items()):
-            if name.partition(".")[0] in packages and name not in self._needed:
+            if name.partition(".")[0] in packages and name not in (ADAPTING, *self._needed):
                 for function in _functions(module):
                     _shut(function)
         sys.meta_path.insert(0, _Gate(packages, self._needed))
@@ -70,7 +72,8 @@ class _Gate(MetaPathFinder):
         Raises:
             ClosedError: a target imports what is closed to it.
         """
-        if name.partition(".")[0] in self._packages and not self._own(_importer()):
+        closed = name.partition(".")[0] in self._packages and name != ADAPTING
+        if closed and not self._own(_importer()):
             _refuse(f"imported {name} while it was called")
 
     def _own(self, importer: str) -> bool:
