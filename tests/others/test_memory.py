@@ -4,7 +4,7 @@ import resource
 from pathlib import Path
 
 import pytest
-from programs import run
+from scale_programs import run
 
 
 @pytest.mark.parametrize(("spread", "mebibytes"), [("batch", 48), ("rows", 64)])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from array_libraries import library
-from programs import EIGHT, run
+from scale_programs import EIGHT, run
 
 import mha_core
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from array_libraries import library
-from programs import EIGHT, run
+from scale_programs import EIGHT, run
 
 PROGRAM = Path(__file__).parent / "sharded.py"
 ONE_SUM = {"all-reduce": 1}

@@ -44,7 +44,7 @@ def test_an_empty_folder_will_do(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = tmp_path / "mine.txt"
     mine.write_text("mine")
-    for directory, why in ((tmp_path, "is not empty"), (mine, "is no folder")):
+    for directory, why in ((tmp_path, "is not empty"), (mine, "is not a folder")):
         assert main(["vectors", "export", str(directory)]) == 2
         assert f"{directory} {why}; give a new or an" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]

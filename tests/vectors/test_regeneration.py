@@ -122,6 +122,7 @@ def test_queries_are_shared_only_where_a_case_says_so():
         "attention/hand-sized",
         "gradient/hand-sized",
         "kernels/",
+        "reports/",
     )
     for names in shared.values():
         assert len(names) == 1 or all(name.startswith(meant) for name in names), names
