@@ -1,6 +1,6 @@
 """All that the site says, as JSON for others to build on (spec/schema/site.json)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conformance.telling.requirements import Requirement
@@ -11,12 +11,10 @@ from conformance.version import SPEC_VERSION, SUITE_VERSION
 SITE_VERSION = 1
 
 
-def document(of: Libraries, requirements: Sequence[Requirement], cases: Sequence[Case]) -> dict[str, Any]:
-    """Requirements, and each library's newest run."""
-    covering: dict[str, list[str]] = {}
-    for case in cases:
-        for name in case.covers:
-            covering.setdefault(name, []).append(case.id)
+def document(
+    of: Libraries, requirements: Sequence[Requirement], covering: Mapping[str, Sequence[Case]]
+) -> dict[str, Any]:
+    """Requirements with the cases that cover them, and each library's newest run."""
     return {
         "site_version": SITE_VERSION,
         "suite_version": SUITE_VERSION,
@@ -30,7 +28,7 @@ def document(of: Libraries, requirements: Sequence[Requirement], cases: Sequence
                 "features": list(r.features),
                 "since": r.since,
                 "page": f"spec/{r.chapter}/#{r.anchor}",
-                "cases": covering.get(r.id, []),
+                "cases": [case.id for case in covering.get(r.id, ())],
             }
             for r in requirements
             if not r.withdrawn

@@ -68,7 +68,7 @@ def write(
         _put(docs / name, text)
     for library in libraries.newest:
         _put(docs / "badges" / f"{library.page}.svg", picture(library.report))
-    _put(docs / "site.json", _json(document(libraries, list(texts.values()), cases)))
+    _put(docs / "site.json", _json(document(libraries, list(texts.values()), shelf.covering)))
     _put(docs / "playground.json", _json(_mistakes(texts, by_id)))
     for path in (*ASSETS.iterdir(), *(spec / "schema").glob("*.json")):
         _put(docs / ("schema" if path.suffix == ".json" else "assets") / path.name, path.read_text("utf-8"))
