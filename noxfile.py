@@ -192,7 +192,8 @@ def tests(session: nox.Session) -> None:
     frameworks = [requirement for requirements, _ in BACKENDS.values() for requirement in requirements]
     install(session, "-e", ".", *frameworks, *group("test"), *group("browser"))  # trace reads it
     words = session.posargs or ["-n", "2", "--dist", "worksteal"]
-    session.run("pytest", *words, env={**ONE_THREAD, **kept_compilations()})
+    turns = {"TURN": str(turn())} if SHORT else {}
+    session.run("pytest", *words, env={**ONE_THREAD, **turns, **kept_compilations()})
 
 
 @nox.session

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,12 +41,25 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what a session does that has run already: .ci/run does nothing twice."""
-    run = os.environ.get("SESSIONS_RUN", "").split()
-    twice = [item for item in items if any(mark.args[0] in run for mark in item.iter_markers("session"))]
-    if twice:
-        config.hook.pytest_deselected(items=twice)
-        items[:] = [item for item in items if item not in set(twice)]
+    """Leaves out what a session did that has run already, and parameters whose turn it is not: spec/ci.md."""
+    run, turn = os.environ.get("SESSIONS_RUN", "").split(), os.environ.get("TURN")
+    left_out = {
+        item
+        for item in items
+        if any(mark.args[0] in run for mark in item.iter_markers("session"))
+        or (turn is not None and not _is_its_turn(item, int(turn)))
+    }
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _is_its_turn(item: pytest.Item, turn: int) -> bool:
+    """Whether one of many parameters of a test is tried at this commit."""
+    mark = item.get_closest_marker("turns")
+    if mark is None or not hasattr(item, "callspec"):
+        return True
+    return (zlib.crc32(item.nodeid.encode()) + turn) % int(mark.args[0]) == 0
 
 
 UNIT = {"float64": 1e-13, "float32": 1e-6, "float16": 1e-2, "bfloat16": 1e-1}

@@ -50,6 +50,7 @@ REDUCED = {
 """Program -> how many keys the smallest call has at most, and what it is said to need."""
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", REDUCED)
 def test_a_mistake_is_found_reduced_and_explained(name: str) -> None:
     report = explored(name)

@@ -246,6 +246,7 @@ def test_an_interrupt_before_anything_was_run(tmp_path: Path, before: str | None
 # A folder that is gone
 
 
+@pytest.mark.turns(4)
 @posix
 @pytest.mark.parametrize(
     "arguments",

@@ -65,11 +65,13 @@ def test_the_token_repeats_the_check_that_failed(bench: Bench, tmp_path: Path) -
     assert len(again.outcomes) == 1
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", [n for n, hack in HACKS.items() if hack.problem == "plain-numpy"])
 def test_cheats_are_rejected_with_the_reason(name: str, bench: Bench, tmp_path: Path) -> None:
     assert_rejected(HACKS[name], bench, tmp_path)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", TORCH)
 def test_cheats_in_torch_are_rejected_with_the_reason(name: str, bench: Bench, tmp_path: Path) -> None:
     assert_rejected(HACKS[name], bench, tmp_path)

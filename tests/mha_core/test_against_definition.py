@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 
 import mha_core
 
+pytestmark = pytest.mark.turns(3)
+
 CASES = [(name, dtype) for name in ("numpy", "array-api-strict", "torch") for dtype in dtypes_of(name)]
 QUICK = settings(
     max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None

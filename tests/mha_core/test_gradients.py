@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, given, settings
 
 import mha_core
 
+pytestmark = pytest.mark.turns(3)
+
 SDPA, SDPA_VJP = mha_core.scaled_dot_product_attention, mha_core.scaled_dot_product_attention_vjp
 MHA, MHA_VJP = mha_core.multi_head_attention, mha_core.multi_head_attention_vjp
 LIBRARIES = ("numpy", "array-api-strict", "torch", "jax")

@@ -11,6 +11,8 @@ from array_libraries import TOLERANCES, library
 from mha_core import merge_attention, multi_head_attention, scaled_dot_product_attention
 from mha_core.torch_fused import portable
 
+pytestmark = pytest.mark.turns(3)
+
 exact_module = importlib.import_module("mha_core.exact")
 in_place_module = importlib.import_module("mha_core.in_place")
 online_module = importlib.import_module("mha_core.online_softmax")

@@ -38,6 +38,7 @@ def one_pass(lib, dtype, sinks, value=VALUE):
     return call(scaled_dot_product_attention, lib, arrays, {"return_lse": True}, dtype)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("sinks", [None, SINKS], ids=["plain", "sinks"])
 @pytest.mark.parametrize(
     ("name", "dtype"),

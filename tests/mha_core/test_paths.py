@@ -15,6 +15,8 @@ import mha_core
 from mha_core import multi_head_attention, path, scaled_dot_product_attention
 from mha_core.torch_fused import portable
 
+pytestmark = pytest.mark.turns(3)
+
 RNG = np.random.default_rng(29)
 FUSED = {
     "plain": {},

@@ -9,6 +9,8 @@ from array_libraries import dtypes_of, library
 import mha_core
 from mha_core import AttentionResult, multi_head_attention, scaled_dot_product_attention
 
+pytestmark = pytest.mark.turns(3)
+
 LIBRARIES = ("numpy", "array-api-strict", "torch", "jax")
 CASES = [(name, dtype) for name in LIBRARIES for dtype in dtypes_of(name)]
 RNG = np.random.default_rng(11)

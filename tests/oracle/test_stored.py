@@ -67,6 +67,7 @@ def certified(case, dtype):
     )
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("case", SAMPLE, ids=lambda case: case.id)
 def test_a_stored_case_has_the_stored_bounds_and_values(case):
     for dtype in case.dtypes:

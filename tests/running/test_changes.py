@@ -74,6 +74,7 @@ def remembering(how: Kept, features: Any) -> Any:
     return target
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("how", [light_fingerprint, by_address, right_once])
 @pytest.mark.parametrize("features", [set(), set(FEATURES)], ids=["core", "everything"])

@@ -25,6 +25,7 @@ SEEDED = [name for name, case in FORWARD.items() if case.seeded and case.element
 """Of the seeded cases, which are long, some; `mha-conformance vectors verify` looks at all."""
 
 
+@pytest.mark.turns(8)
 @pytest.mark.session("verify")
 @pytest.mark.parametrize("name", [*(name for name, case in ANSWERED.items() if not case.seeded), *SEEDED])
 def test_the_second_reference_agrees(name):

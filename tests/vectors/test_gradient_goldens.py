@@ -45,6 +45,7 @@ def _output(case, inputs):
     return golden(problem, approximate(problem), ("output",))[0]["output"]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.covers(
     "GRAD-1", "GRAD-3", "GRAD-4", "GRAD-5", "GRAD-6", "GRAD-7", "GRAD-8", "GRAD-10", "GRAD-11", "GRAD-13"
 )
