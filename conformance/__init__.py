@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 from conformance.version import SUITE_VERSION
 
 if TYPE_CHECKING:  # a worker imports this package on every start, and needs none of it
+    from conformance.api.explore import explore
+    from conformance.api.run import run
     from conformance.oracle.asserting import Expected, assert_conforms, expected
-    from conformance.telling.exploration import explore
     from conformance.telling.report import Report
-    from conformance.telling.run import run
 
 __all__ = ["Expected", "Report", "__version__", "assert_conforms", "expected", "explore", "run"]
 
@@ -20,8 +20,8 @@ _PLACES = {
     "Report": "conformance.telling.report",
     "assert_conforms": "conformance.oracle.asserting",
     "expected": "conformance.oracle.asserting",
-    "explore": "conformance.telling.exploration",
-    "run": "conformance.telling.run",
+    "explore": "conformance.api.explore",
+    "run": "conformance.api.run",
 }
 
 

@@ -68,9 +68,9 @@ def explore(
 
     def test(request: pytest.FixtureRequest) -> None:
         __tracebackhide__ = True
+        from conformance.api.explore import explore as explored
         from conformance.errors import UsageError
-        from conformance.telling.exploration import explore as explored
-        from conformance.telling.explored import failure_text
+        from conformance.telling.assertion import failure_text
 
         try:
             report = explored(_beside(target, request.path), seconds=seconds, seed=seed, **options)
@@ -232,11 +232,11 @@ def _session(config: pytest.Config, *, target: Any = None, baseline: Any = None,
     sessions = config.stash[SESSIONS]
     if key not in sessions:
         from conformance.running.baseline import read_baseline
+        from conformance.running.request import Request
         from conformance.running.session import Session
-        from conformance.telling.run import make_request
         from conformance.vectors.load import load_vectors
 
-        request = make_request(target, path=_own_path(), **options)
+        request = Request.of(target, path=_own_path(), **options)
         if baseline is not None:
             request = replace(request, baseline=read_baseline(Path(baseline)))
         sessions[key] = Session(request, load_vectors().cases)

@@ -5,20 +5,17 @@ from typing import Any
 
 import click
 
+from conformance.api.run import Files, prepare
 from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
 from conformance.cli.interrupts import interruptible
 from conformance.cli.looking import print_json
-from conformance.cli.running import exit_status, request_of, run
+from conformance.cli.options import REQUEST, request_of
+from conformance.cli.running import exit_status, run
 from conformance.running import runner
 from conformance.telling.progress import RunProgress
-from conformance.telling.run import Files, prepare
 from conformance.telling.text import MESSAGE, console, counted, plain, shorten
 
-SHARED = [
-    p
-    for p in run.params
-    if p.name in request_of.__annotations__.keys() - {"stop"} or p.name in ("verbose", "files")
-]
+SHARED = [p for p in run.params if p.name in {*REQUEST, "verbose", "cases"} - {"x"}]
 """What `run` takes as well, but for its outputs and for stopping early."""
 
 
@@ -31,7 +28,7 @@ SHARED = [
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def diagnose(
-    given: list[str], /, as_json: bool, verbose: bool, files: tuple[Path, ...], **options: Any
+    given: list[str], /, as_json: bool, verbose: bool, cases: tuple[Path, ...], **options: Any
 ) -> int:
     """Name the known mistakes that explain the failures of TARGET.
 
@@ -40,12 +37,12 @@ def diagnose(
     """
     from conformance.telling.diagnosis import diagnosis_json, diagnosis_lines  # which takes long to import
 
-    request = request_of(**options)
+    request = request_of(options)
     with interruptible():
-        request, recorder, cases = prepare(request, (PROGRAM, *given), Files(cases=files), "off")
+        request, recorder, asked = prepare(request, (PROGRAM, *given), Files(cases=cases), "off")
         progress = RunProgress(console(stderr=True), False, verbose, report=False)
         with progress:
-            for event in runner.run(request, cases, progress.echo if verbose else None):
+            for event in runner.run(request, asked, progress.echo if verbose else None):
                 recorder.add(event)
                 progress.show(event)
         report = recorder.report()

@@ -3,21 +3,22 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
+from conformance.api.explore import Exploration
+from conformance.api.large import left_out
+from conformance.api.wanted import FAILURES, SECONDS, Outputs, Wanted, drawn_seed
+from conformance.cli import options
 from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
+from conformance.cli.explored import Progress, closing_lines, found_lines, last_line
 from conformance.cli.interrupts import interrupted, interruptible
-from conformance.cli.running import FILE, request_of
 from conformance.errors import UsageError
 from conformance.exploring.large.search import LargeFound, LargeTally
 from conformance.exploring.search import Event, Found, Judged
 from conformance.exploring.sizes import SIZES
-from conformance.running import runner
 from conformance.running.baseline import read_baseline
-from conformance.telling.exploration import FAILURES, SECONDS, Exploration, Outputs, Wanted, drawn_seed
-from conformance.telling.explored import Progress, closing_lines, found_lines, last_line
-from conformance.telling.large import left_out
 from conformance.telling.text import MESSAGE, console, plain, shorten
 
 
@@ -29,10 +30,8 @@ from conformance.telling.text import MESSAGE, console, plain, shorten
         "explore my_attention.py:attention --size large --memory 8",
     )
 )
-@click.argument("target", required=False)
-@click.option(
-    "--command", metavar="PROGRAM", help="Test a program that speaks the line protocol, in place of TARGET."
-)
+@options.target
+@options.command
 @click.option(
     "--seconds", type=float, default=SECONDS, show_default=True, metavar="S", help="Time for drawing calls."
 )
@@ -55,97 +54,56 @@ from conformance.telling.text import MESSAGE, console, plain, shorten
     help="Memory that a call of --size large may take; by default a quarter of what is free on the device.",
 )
 @click.option(
-    "--max-failures", "failures", type=int, default=FAILURES, show_default=True, metavar="N",
+    "--max-failures", type=int, default=FAILURES, show_default=True, metavar="N",
     help="Stop after this number of distinct failures.",
 )  # fmt: skip
-@click.option("-x", "stop", is_flag=True, help="Stop at the first failure.")
+@options.stop
 @click.option(
     "--save",
-    type=FILE,
+    type=options.FILE,
     metavar="DIR",
     help="Write each reduced call to a file of its own, with a program that shows it.",
 )
 @click.option("--replay", metavar="TOKEN", help="Repeat the call of a token, and draw nothing.")
-@click.option(
-    "--op",
-    metavar="NAME",
-    help="Test this operation only; also the operation of a function with another name.",
-)
-@click.option("--dtype", "dtypes", metavar="D", multiple=True, help="Test this dtype only (repeatable).")
-@click.option(
-    "--feature",
-    "features",
-    metavar="F",
-    multiple=True,
-    help="Only calls that need this feature (repeatable).",
-)
-@click.option(
-    "--accuracy", metavar="POLICY", help="Tolerance policy, in place of the one that the target declares."
-)
-@click.option("--device", metavar="DEV", help="Device on which the arrays are made.")
-@click.option(
-    "--timeout",
-    type=float,
-    default=runner.TIMEOUT,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time limit per call.",
-)
-@click.option(
-    "--baseline", type=FILE, metavar="KNOWN.toml", help="Known failures: tokens, each with its reason."
-)
-@click.option(
-    "--report", type=FILE, metavar="OUT.json", help="Write the report as JSON, updated during the run."
-)
-@click.option("--junit", type=FILE, metavar="OUT.xml", help="Write JUnit XML.")
-@click.option("--html", type=FILE, metavar="OUT.html", help="Write an HTML report.")
-@click.option("--no-diagnose", is_flag=True, help="Do not look for known mistakes that explain the failures.")
-@click.option("-q", "quiet", is_flag=True, help="Print the last line only.")
-@click.option("-v", "verbose", is_flag=True, help="Print every call, and a program for each failure.")
+@options.op
+@options.dtype
+@options.feature("calls")
+@options.accuracy
+@options.device
+@options.timeout("Time limit per call.")
+@options.baseline("Known failures: tokens, each with its reason.")
+@options.report
+@options.junit
+@options.html
+@options.no_diagnose
+@options.quiet
+@options.verbose("Print every call, and a program for each failure.")
 @click.pass_obj
 def explore(
     given: list[str],
-    target: str | None,
-    command: str | None,
-    seconds: float,
-    cases: int | None,
+    /,
     seed: str | None,
-    size: str,
-    memory: float | None,
-    failures: int,
-    stop: bool,
-    save: Path | None,
-    replay: str | None,
-    op: str | None,
-    dtypes: tuple[str, ...],
-    features: tuple[str, ...],
-    accuracy: str | None,
-    device: str | None,
-    timeout: float,
-    baseline: Path | None,
-    report: Path | None,
-    junit: Path | None,
-    html: Path | None,
     no_diagnose: bool,
+    baseline: Path | None,
     quiet: bool,
     verbose: bool,
+    **given_options: Any,
 ) -> int:
     """Draw fresh calls of what TARGET claims, and reduce and explain what fails.
 
     Each call is judged by an expected value that is computed and certified on the spot. TARGET is as of `run`.
     Exit status: 0 if nothing failed, 1 if something did, 2 if the call is wrong or nothing was executed.
     """
-    request = request_of(
-        target, command, None, op, dtypes, device, accuracy, None, features, timeout, 1, None, False, stop
-    )
+    outputs = Outputs(**{name: given_options.pop(name) for name in ("report", "junit", "html")})
+    request = options.request_of(given_options)
     if baseline is not None:
         request = replace(request, baseline=read_baseline(baseline))
     wanted = Wanted(
-        seconds, cases, drawn_seed(seed), size, memory, failures, stop, save, replay, not no_diagnose
+        seed=drawn_seed(seed), stop=request.stop_at_failure, diagnose=not no_diagnose, **given_options
     )
     with interruptible():
         try:
-            exploration = Exploration(request, wanted, Outputs(report, junit, html), (PROGRAM, *given))
+            exploration = Exploration(request, wanted, outputs, (PROGRAM, *given))
             return _explored(exploration, quiet, verbose)
         except (OSError, SystemExit) as error:
             if interrupted(error):

@@ -2,30 +2,28 @@
 
 import os
 import shlex
-from pathlib import Path
+from typing import Any
 
 import click
 
+from conformance.api.run import Files, prepare
+from conformance.cli import options
 from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
 from conformance.cli.interrupts import interrupted, interruptible
 from conformance.errors import UsageError
 from conformance.running import runner
 from conformance.running.isolated import FIRST_CASE_SECONDS
-from conformance.running.process import split_command
-from conformance.running.runner import Request
-from conformance.running.select import Selection, by_profile, parse_shard
+from conformance.running.request import Request
 from conformance.telling.alike import alike, dead_lines
 from conformance.telling.github import VARIABLE, run_markdown
 from conformance.telling.progress import RunProgress
 from conformance.telling.record import Recorder
 from conformance.telling.report import Report
 from conformance.telling.requirements import read_requirements
-from conformance.telling.run import LONGEST, Files, prepare
 from conformance.telling.table import blame_table, run_table, summary_lines
 from conformance.telling.text import MESSAGE, console, counted, plain, shorten
 from conformance.vectors.case import Case
 
-FILE = click.Path(path_type=Path)
 _LONGER = "fix what hangs, or raise --timeout"
 
 
@@ -36,80 +34,59 @@ _LONGER = "fix what hangs, or raise --timeout"
         "run --command 'node impl.js' --profile core",
     )
 )
-@click.argument("target", required=False)
-@click.option(
-    "--command", metavar="PROGRAM", help="Test a program that speaks the line protocol, in place of TARGET."
-)
+@options.target
+@options.command
 @click.option(
     "--profile",
     metavar="NAME",
     help="Test a profile; fails if any of its features is missing or wrong. "
     "`quick` is about 60 tests of few shapes.",
 )
-@click.option(
-    "--op",
-    metavar="NAME",
-    help="Test this operation only; also the operation of a function with another name.",
-)
-@click.option("--dtype", "dtypes", metavar="D", multiple=True, help="Test this dtype only (repeatable).")
-@click.option("--device", metavar="DEV", help="Device on which the arrays are made.")
-@click.option(
-    "--accuracy", metavar="POLICY", help="Tolerance policy, in place of the one that the target declares."
-)
+@options.op
+@options.dtype
+@options.device
+@options.accuracy
 @click.option(
     "-k",
-    "expression",
+    "k",
     metavar="EXPR",
     help="Only cases whose ID, dtype or requirement matches: 'mask and not float16'.",
 )
-@click.option(
-    "--feature",
-    "features",
-    metavar="F",
-    multiple=True,
-    help="Only cases that need this feature (repeatable).",
-)
+@options.feature("cases")
 @click.option(
     "--case",
-    "files",
-    type=FILE,
+    "cases",
+    type=options.FILE,
     metavar="FILE",
     multiple=True,
     help="Test only the call in a file that `explore --save` wrote (repeatable).",
 )
-@click.option(
-    "--report", type=FILE, metavar="OUT.json", help="Write the report as JSON, updated during the run."
-)
-@click.option("--junit", type=FILE, metavar="OUT.xml", help="Write JUnit XML.")
+@options.report
+@options.junit
 @click.option(
     "--badge",
-    type=FILE,
+    type=options.FILE,
     metavar="OUT.svg",
     help="Write a badge: SVG to a name in .svg, the form of shields.io to one in .json.",
 )
-@click.option("--baseline", type=FILE, metavar="KNOWN.toml", help="Known failures, each with its reason.")
+@options.baseline("Known failures, each with its reason.")
 @click.option(
     "--write-baseline",
-    type=FILE,
+    type=options.FILE,
     metavar="OUT.toml",
     help="Write the failures as a baseline; you fill in the reasons.",
 )
-@click.option("--resume", type=FILE, metavar="REPORT", help="Continue an interrupted run and its report.")
+@click.option(
+    "--resume", type=options.FILE, metavar="REPORT", help="Continue an interrupted run and its report."
+)
 @click.option(
     "--fresh",
     metavar="SEED|off",
     help="Seed of the randomised repetitions of some tests; a new one by default.",
 )
+@options.timeout(f"Time limit per test; {FIRST_CASE_SECONDS:g} s more for the first of each process.")
 @click.option(
-    "--timeout",
-    type=float,
-    default=runner.TIMEOUT,
-    show_default=True,
-    metavar="SECONDS",
-    help=f"Time limit per test; {FIRST_CASE_SECONDS:g} s more for the first of each process.",
-)
-@click.option(
-    "-j", "workers", type=int, default=1, show_default=True, metavar="N", help="Number of worker processes."
+    "-j", "j", type=int, default=1, show_default=True, metavar="N", help="Number of worker processes."
 )
 @click.option("--shard", metavar="I/N", help="Run part I of N; the parts are the same on every machine.")
 @click.option(
@@ -118,124 +95,50 @@ _LONGER = "fix what hangs, or raise --timeout"
     help="Run without isolation, for debugging: faster, but a crash of the target ends the run, "
     "and there is no time limit.",
 )
-@click.option("-x", "stop", is_flag=True, help="Stop at the first failure.")
-@click.option("--no-diagnose", is_flag=True, help="Do not look for known mistakes that explain the failures.")
-@click.option("-q", "quiet", is_flag=True, help="Print the last line only.")
-@click.option("-v", "verbose", is_flag=True, help="Print every test, and what the target writes to stderr.")
-@click.option("--html", type=FILE, metavar="OUT.html", help="Write an HTML report.")
+@options.stop
+@options.no_diagnose
+@options.quiet
+@options.verbose("Print every test, and what the target writes to stderr.")
+@options.html
 @click.pass_obj
 def run(
     given: list[str],
-    target: str | None,
-    command: str | None,
-    profile: str | None,
-    op: str | None,
-    dtypes: tuple[str, ...],
-    device: str | None,
-    accuracy: str | None,
-    expression: str | None,
-    features: tuple[str, ...],
-    files: tuple[Path, ...],
-    report: Path | None,
-    junit: Path | None,
-    badge: Path | None,
-    baseline: Path | None,
-    write_baseline: Path | None,
-    resume: Path | None,
+    /,
     fresh: str | None,
-    timeout: float,
-    workers: int,
-    shard: str | None,
-    in_process: bool,
-    stop: bool,
     no_diagnose: bool,
     quiet: bool,
     verbose: bool,
-    html: Path | None,
+    **given_options: Any,
 ) -> int:
     """Test TARGET with every case that it supports.
 
     TARGET is a backend's name, package.module:attribute or path/to/file.py:attribute.
     """
-    request = request_of(
-        target,
-        command,
-        profile,
-        op,
-        dtypes,
-        device,
-        accuracy,
-        expression,
-        features,
-        timeout,
-        workers,
-        shard,
-        in_process,
-        stop,
-    )
-    paths = Files(report, html, junit, badge, baseline, write_baseline, resume, files)
+    request = options.request_of(given_options)
+    files = Files(**given_options)
     recorder = None
     with interruptible():
         try:
-            ready, recorder, cases = prepare(request, (PROGRAM, *given), paths, fresh)
-            diagnose = not no_diagnose and (paths.written or not quiet)
+            ready, recorder, cases = prepare(request, (PROGRAM, *given), files, fresh)
+            diagnose = not no_diagnose and (files.written or not quiet)
             return _run(ready, recorder, cases, quiet, verbose, diagnose)
         except KeyboardInterrupt as error:
             kept = recorder is not None and recorder.kept
-            raise KeyboardInterrupt(_going_on(report, resume, kept)) from error
+            raise KeyboardInterrupt(_going_on(files, kept)) from error
         except (OSError, SystemExit) as error:  # rich exits where a pipe is closed
             if interrupted(error):
                 raise KeyboardInterrupt from error
             raise
 
 
-def _going_on(report: Path | None, resume: Path | None, kept: bool) -> str:
+def _going_on(files: Files, kept: bool) -> str:
     """How an interrupted run is resumed; `kept` says that its report holds what there is."""
-    if not kept and resume is None:
-        return "to be able to resume, run with --report FILE" if report is None else "nothing was run yet"
-    there = report if kept and report is not None else resume
+    if not kept and files.resume is None:
+        return (
+            "to be able to resume, run with --report FILE" if files.report is None else "nothing was run yet"
+        )
+    there = files.report if kept and files.report is not None else files.resume
     return f"to continue, repeat the command with --resume {shlex.quote(str(there))}"
-
-
-def request_of(
-    target: str | None,
-    command: str | None,
-    profile: str | None,
-    op: str | None,
-    dtypes: tuple[str, ...],
-    device: str | None,
-    accuracy: str | None,
-    expression: str | None,
-    features: tuple[str, ...],
-    timeout: float,
-    workers: int,
-    shard: str | None,
-    in_process: bool,
-    stop: bool = False,
-) -> Request:
-    """What is to be run, from the options of the command line.
-
-    Raises:
-        UsageError: they do not go together, or a name is unknown.
-    """
-    return Request(
-        target=target,
-        command=split_command(command),
-        selection=Selection(
-            **by_profile(profile),
-            operation=op,
-            dtypes=dtypes,
-            expression=expression,
-            features=features,
-            shard=parse_shard(shard) if shard is not None else None,
-        ),
-        device=device,
-        accuracy=accuracy,
-        timeout=min(timeout, LONGEST),
-        in_process=in_process,
-        stop_at_failure=stop,
-        workers=workers,
-    )
 
 
 def _run(

@@ -3,113 +3,32 @@
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Protocol
+from typing import Protocol
 
-from conformance.errors import UsageError
 from conformance.judging.judge import judge
 from conformance.judging.verdict import Row, Verdict
-from conformance.names import POLICIES
 from conformance.running.again import Again
 from conformance.running.answer import Answer, AnswerKind, Hello, Question
 from conformance.running.arrays import AGAIN
-from conformance.running.baseline import Baseline
 from conformance.running.call import call
 from conformance.running.changes import alike, changed
 from conformance.running.hangs import Hangs
 from conformance.running.isolated import Isolated
 from conformance.running.kept import keep
-from conformance.running.nearest import known
 from conformance.running.pool import Pool
 from conformance.running.previous import Previous
 from conformance.running.process import worker_command
 from conformance.running.protocol import WRITE_ONE
-from conformance.running.quick import QUICK
-from conformance.running.select import DECLARED, Selection, select
+from conformance.running.request import Request
+from conformance.running.select import DECLARED, select
 from conformance.running.target import Target, adopt, load
 from conformance.running.variants import unlike, variant, with_variants
 from conformance.vectors.case import Case
 
-TIMEOUT = 60.0
-"""Seconds a case may take."""
 OTHERS = 3
 """How many variants are drawn to find one that differs from another."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is to be run, and how.
-
-    `target` is a string, or a Python object, which is called in this process; else `command` is a program's
-    words.
-    """
-
-    target: Any = None
-    command: tuple[str, ...] = ()
-    selection: Selection = field(default_factory=Selection)
-    device: str | None = None
-    accuracy: str | None = None  # replaces what the target says
-    timeout: float = TIMEOUT
-    in_process: bool = False
-    stop_at_failure: bool = False
-    workers: int = 1  # processes at once
-    path: tuple[str, ...] = ()  # folders that the target may import from, in addition to its own
-    fresh: int | None = None  # what variants of some of the cases are drawn from; None = no variants
-    baseline: Baseline | None = None
-    done: frozenset[tuple[str, str]] = frozenset()  # rows (case ID, dtype) that an earlier run has judged
-
-    def __post_init__(self) -> None:
-        if (self.target is None) == (not self.command):
-            both = (
-                f" and not both: is it --command '{' '.join(self.command)} {self.target}'?"
-                if self.command
-                else ""
-            )
-            raise UsageError(
-                f"give either a TARGET or --command PROGRAM{both or '; see `mha-conformance list backends`'}"
-            )
-        if self.command and self.in_process:
-            raise UsageError("--in-process runs Python targets only, not a --command")
-        if self.command and self.device:
-            raise UsageError("--device is for Python targets; a --command chooses its device itself")
-        if self.accuracy is not None:
-            known("accuracy", self.accuracy, POLICIES)
-        if self.workers < 1:
-            raise UsageError(f"-j must be 1 or more workers, got {self.workers}")
-        if self.workers > 1 and (self.in_process or not (self.command or isinstance(self.target, str))):
-            raise UsageError(
-                "-j N gives each worker a process of its own: it goes neither with --in-process "
-                "nor with a Python object; name the target instead"
-            )
-        if not self.timeout > 0:
-            raise UsageError(f"--timeout must be more than 0 seconds, got {self.timeout:g}")
-
-    @property
-    def source(self) -> str:
-        """Where the target comes from, in words."""
-        if self.command:
-            return " ".join(self.command)
-        if isinstance(self.target, str):
-            return self.target
-        names = (getattr(self.target, attribute, None) for attribute in ("__qualname__", "__name__"))
-        return str(next(filter(None, names), type(self.target).__qualname__))
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What decides which rows there are and how they are judged: runs that agree in it can be joined."""
-        selection = self.selection
-        return {
-            "profile": QUICK if selection.quick else selection.profile,
-            "op": selection.operation,
-            "dtype": sorted(set(selection.dtypes)),
-            "device": self.device,
-            "accuracy": self.accuracy,
-            "k": selection.expression,
-            "feature": sorted(set(selection.features)),
-            "shard": selection.shard and "/".join(map(str, selection.shard)),
-            "fresh": self.fresh,
-        }
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
-"""What a failed row tells in a test report: everything that is known of it, and where to read on."""
+"""What fails, in a test report: everything that is known of it, and where to read on."""
 
 from functools import cache
 
 from conformance.judging.verdict import Row
 from conformance.resources import spec_directory
+from conformance.telling.report import Report
 from conformance.telling.requirements import Requirement, named_all, read_requirements
 from conformance.telling.text import inert
 from conformance.vectors.case import Case
@@ -34,6 +35,26 @@ def assertion(case: Case, row: Row) -> str:
     ]
     lines.append(f"  more      mha-conformance show {case.id}")
     return "\n".join(inert(line) for line in lines)
+
+
+def failure_text(report: Report) -> str:
+    """Every distinct failure of a report, for a test that fails by it."""
+    lines = []
+    for row in report.results:
+        if row.replay:
+            lines += [
+                f"{row.verdict}: {row.message} ({named_all(row.covers)})",
+                f"  reduced   {row.reduced}",
+                f"  fails if  {row.fails_if}",
+                *(
+                    f"  diagnosis {each.defect} explains {each.explains} of {each.of}"
+                    for each in row.diagnosis
+                ),
+                f"  more      mha-conformance explore {report.target.source} --replay {row.replay}",
+            ]
+    drawing = report.drawing
+    seed = f"  seed      {drawing.seed}, {drawing.judged} calls judged" if drawing else ""
+    return "\n".join(inert(line) for line in [*lines, seed])
 
 
 @cache

@@ -14,7 +14,8 @@ import numpy as np
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
-from conformance.running.runner import Event, GaveUp, Request, Started
+from conformance.running.request import Request
+from conformance.running.runner import Event, GaveUp, Started
 from conformance.running.select import wanted
 from conformance.telling import summary
 from conformance.telling.held import Held

@@ -227,7 +227,7 @@ def test_a_known_failure_is_expected(saved: Path, tmp_path: Path, capsys: pytest
 
 
 def test_an_interrupt_keeps_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from conformance.telling import exploration
+    from conformance.api import explore as exploration
 
     report = tmp_path / "r.json"
     searched = exploration.searched

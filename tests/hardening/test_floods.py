@@ -9,7 +9,7 @@ import pytest
 
 from conformance.running.process import UNREAD_LINES, Process
 from conformance.running.protocol import ProtocolError
-from conformance.running.runner import Request
+from conformance.running.request import Request
 from conformance.running.session import MOST_CHUNKS, Session
 
 TARGET = """

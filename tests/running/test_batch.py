@@ -5,15 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.api.run import run as whole_run
 from conformance.errors import UsageError
 from conformance.names import DEFAULT_FEATURES, MHA, SDPA, SDPA_VJP
 from conformance.running.batch import flattened, restored
 from conformance.running.call import call
 from conformance.running.protocol import encode, hello_message, parse_hello
-from conformance.running.runner import Request, run
+from conformance.running.request import Request
+from conformance.running.runner import run
 from conformance.running.select import Selection
 from conformance.running.target import adopt
-from conformance.telling.run import run as whole_run
 from conformance.vectors.load import load_vectors
 
 

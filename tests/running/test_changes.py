@@ -12,7 +12,8 @@ from conformance.defects.checks import CHECKS
 from conformance.defects.reference import REFERENCE, Implementation
 from conformance.names import FEATURES, OPERATIONS
 from conformance.running.changes import changed
-from conformance.running.runner import Request, run
+from conformance.running.request import Request
+from conformance.running.runner import run
 from conformance.running.select import Selection
 from conformance.vectors.load import load_vectors
 

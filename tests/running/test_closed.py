@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from conformance.running.closed import open_to
-from conformance.running.runner import Request, run
+from conformance.running.request import Request
+from conformance.running.runner import run
 from conformance.running.select import Selection
 from conformance.telling.report import Row
 from conformance.vectors.load import load_vectors

@@ -10,7 +10,8 @@ import pytest
 from conformance.judging.verdict import Row
 from conformance.running import isolated, process
 from conformance.running.memory import allowance, resident
-from conformance.running.runner import Request, run
+from conformance.running.request import Request
+from conformance.running.runner import run
 from conformance.running.select import Selection
 from conformance.vectors.case import Case
 

@@ -17,7 +17,8 @@ from conformance.running.answer import Answer, Question
 from conformance.running.isolated import Isolated
 from conformance.running.process import worker_command
 from conformance.running.protocol import WRITE_ONE
-from conformance.running.runner import Request, answered_once
+from conformance.running.request import Request
+from conformance.running.runner import answered_once
 from conformance.running.select import Selection
 from conformance.running.target import adopt
 from conformance.vectors.case import Case

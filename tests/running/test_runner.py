@@ -10,7 +10,8 @@ import pytest
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.running import isolated, process
-from conformance.running.runner import Request, Started, run
+from conformance.running.request import Request
+from conformance.running.runner import Started, run
 from conformance.running.select import Selection
 from conformance.vectors.case import Case
 

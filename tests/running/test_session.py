@@ -10,7 +10,7 @@ import pytest
 from conformance.errors import UsageError
 from conformance.running import isolated
 from conformance.running.baseline import Baseline, Entry
-from conformance.running.runner import Request
+from conformance.running.request import Request
 from conformance.running.select import Selection
 from conformance.running.session import Session
 from conformance.vectors.case import Case

@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 from conformance.judging.verdict import FAILURES
 from conformance.resources import schema
 from conformance.running.baseline import Baseline, Entry
-from conformance.running.runner import Request
+from conformance.running.request import Request
 from conformance.running.select import Selection
 from conformance.telling.compare import KINDS, Comparison, compare
 from conformance.telling.github import comparison_markdown

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conformance.judging.verdict import VERDICTS
 from conformance.running.baseline import Baseline, Entry
-from conformance.running.runner import Request
+from conformance.running.request import Request
 from conformance.telling.junit import clean, junit
 
 KINDS = {

@@ -15,7 +15,8 @@ from conformance.defects.bank import DEFECTS
 from conformance.defects.record import THEN, read_record
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
-from conformance.running.runner import Request, run
+from conformance.running.request import Request
+from conformance.running.runner import run
 from conformance.running.select import Selection
 from conformance.telling.blame import blame
 from conformance.vectors.case import Case

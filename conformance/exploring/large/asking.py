@@ -21,7 +21,7 @@ from conformance.running.isolated import FIRST_CASE_SECONDS, START_SECONDS, Isol
 from conformance.running.memory import free
 from conformance.running.process import DiedError, Process, TimedOutError, worker_command
 from conformance.running.protocol import ProtocolError, encode, loads, parse_hello, start_message
-from conformance.running.runner import Request
+from conformance.running.request import Request
 from conformance.running.target import adopt, load
 from conformance.vectors.case import Array, Case
 

@@ -3,47 +3,41 @@
 import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from conformance.api.large import LargeTrials
+from conformance.api.run import FilePath, check_given
+from conformance.api.wanted import FAILURES, SECONDS, Outputs, Wanted, drawn_seed
 from conformance.errors import UsageError
 from conformance.exploring.draw import Claims, draw, needs
 from conformance.exploring.entries import MANY
-from conformance.exploring.large import call
 from conformance.exploring.large.search import LargeFound, LargeTally
 from conformance.exploring.recipe import TOKEN, Recipe, read_token
 from conformance.exploring.said import line, snippet
 from conformance.exploring.saved import case_file, write_case
-from conformance.exploring.search import Budget, Event, Found, Judged, Tally, examine
+from conformance.exploring.search import Event, Found, Judged, Tally, examine
 from conformance.exploring.search import explore as searched
-from conformance.exploring.sizes import SIZES
 from conformance.exploring.trial import Trials
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
 from conformance.running.answer import Hello
 from conformance.running.baseline import read_baseline
 from conformance.running.isolated import Isolated
-from conformance.running.nearest import known
-from conformance.running.runner import TIMEOUT, Request, isolated, start
+from conformance.running.request import TIMEOUT, Request
+from conformance.running.runner import isolated, start
 from conformance.telling import summary
-from conformance.telling.junit import junit as junit_text
-from conformance.telling.large import LargeTrials
-from conformance.telling.outfile import OutFile, check_apart, files_of
+from conformance.telling.outfile import check_apart, files_of
 from conformance.telling.record import library_versions
 from conformance.telling.record import text as report_text
 from conformance.telling.report import BaselineResult, Drawing, Report, TargetInfo
 from conformance.telling.requirements import read_requirements
-from conformance.telling.run import FilePath, fresh_seed, make_request, page_text
 from conformance.telling.small import within
-from conformance.telling.text import shorten
 from conformance.vectors import load
 from conformance.version import SPEC_VERSION, SUITE_VERSION
 
-SECONDS = 60.0
-FAILURES = 5
-SEED_WANTED = "--seed wants a whole number from 0 on, of at most 18 digits"
 REMEMBERED = (
     "What an earlier call left behind decides this one: what is remembered of the operands does not tell them apart, "
     "or memory is read that was never written (IND-4)."
@@ -51,70 +45,6 @@ REMEMBERED = (
 UNKNOWN = "no known mistake does the same in all of {} calls that fail alike and in none that is right"
 DIAGNOSED = 4.0
 """Seconds of processor time for the diagnosis of each distinct failure."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What is to be explored, in addition to the target."""
-
-    seconds: float = SECONDS
-    cases: int | None = None
-    seed: int = 0
-    size: str = "kernel"
-    memory: float | None = None  # GiB
-    failures: int = FAILURES
-    stop: bool = False
-    save: Path | None = None
-    replay: str | None = None
-    diagnose: bool = True
-
-    def __post_init__(self) -> None:
-        known("size", self.size, SIZES)
-        if not self.seconds > 0:
-            raise UsageError(f"--seconds must be more than 0, got {self.seconds:g}")
-        for name, number in (("cases", self.cases), ("max-failures", self.failures)):
-            if number is not None and number < 1:
-                raise UsageError(f"--{name} must be 1 or more, got {number}")
-        if self.memory is not None and not self.large:
-            raise UsageError(f"--memory goes with --size large, not with {self.size}: leave it out")
-        if self.memory is not None and not self.memory > 0:
-            raise UsageError(f"--memory must be more than 0 GiB, got {self.memory:g}")
-        if self.save is not None and self.large:
-            raise UsageError("--save keeps calls of small and kernel size: one of --size large is its token")
-        if self.replay is not None:
-            call.read_token(self.replay) if call.is_token(self.replay) else read_token(self.replay)
-
-    @property
-    def large(self) -> bool:
-        """Whether calls have production size; a token says it itself."""
-        return call.is_token(self.replay) if self.replay is not None else self.size == "large"
-
-    @property
-    def budget(self) -> Budget:
-        """When to stop."""
-        seconds = self.seconds if self.cases is None or self.seconds != SECONDS else float("inf")
-        return Budget(seconds, self.cases, 1 if self.stop else self.failures)
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """What an exploration writes."""
-
-    report: FilePath | None = None
-    junit: FilePath | None = None
-    html: FilePath | None = None
-
-    def files(self) -> list[tuple[OutFile, Callable[[Report], str]]]:
-        """The files, found to be writable, with what makes their text."""
-        return [
-            (OutFile(Path(path), what), make)
-            for path, what, make in (
-                (self.report, "report", report_text),
-                (self.junit, "JUnit file", junit_text),
-                (self.html, "page", page_text),
-            )
-            if path is not None
-        ]
 
 
 def explore(
@@ -161,7 +91,8 @@ def explore(
         >>> report = conformance.explore(attention, seconds=20)
         >>> assert not report.failed, [row.fails_if for row in report.results if row.replay]
     """
-    request = make_request(
+    check_given(target, command)
+    request = Request.of(
         target,
         command=command,
         op=op,
@@ -186,21 +117,6 @@ def explore(
     finally:
         exploration.write()
     return exploration.report()
-
-
-def drawn_seed(seed: int | str | None) -> int:
-    """The seed that is given, or a new one.
-
-    Raises:
-        UsageError: it is no whole number from 0 to 10**18 - 1.
-    """
-    try:
-        found = fresh_seed(seed)
-    except UsageError as error:
-        raise UsageError(f"{SEED_WANTED}, got {shorten(str(seed))!r}") from error
-    if found is None:
-        raise UsageError(f"{SEED_WANTED}, got 'off'")
-    return found
 
 
 class Exploration:

@@ -10,7 +10,7 @@ from conformance.exploring.large.draw import draw, needs
 from conformance.exploring.large.search import LargeFound, LargeTally, search, taken
 from conformance.exploring.search import Budget, Judged
 from conformance.running.answer import Hello
-from conformance.running.runner import Request
+from conformance.running.request import Request
 from conformance.telling.text import counted
 
 LOOKED = 64

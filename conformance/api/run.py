@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,9 +10,7 @@ from typing import Any
 from conformance.errors import UsageError
 from conformance.running import runner
 from conformance.running.baseline import read_baseline
-from conformance.running.process import split_command
-from conformance.running.runner import Request
-from conformance.running.select import Selection, by_profile, parse_shard
+from conformance.running.request import TIMEOUT, Request
 from conformance.telling.badge import badge_writer, check_ending
 from conformance.telling.held import Held
 from conformance.telling.junit import junit as junit_text
@@ -28,8 +25,6 @@ from conformance.vectors import load
 from conformance.vectors.case import Case
 from conformance.vectors.load import Vectors
 
-LONGEST = threading.TIMEOUT_MAX / 2
-"""Seconds that the system can wait, with room for what is allowed beyond; more is taken as this."""
 SEEDS = 10**6
 """How many seeds a run without one chooses from: short enough to be typed again."""
 
@@ -75,7 +70,7 @@ def run(
     resume: FilePath | None = None,
     fresh: int | str | None = None,
     case: FilePath | Iterable[FilePath] = (),
-    timeout: float = runner.TIMEOUT,
+    timeout: float = TIMEOUT,
     shard: str | tuple[int, int] | None = None,
     in_process: bool = False,
     x: bool = False,
@@ -104,7 +99,8 @@ def run(
         >>> report = conformance.run(attention, dtype="float32")
         >>> assert report.status == "conformant", [row.message for row in report.results if row.failed]
     """
-    request = make_request(
+    check_given(target, command)
+    request = Request.of(
         target, command=command, profile=profile, op=op, dtype=dtype, device=device, accuracy=accuracy, k=k,
         feature=feature, timeout=timeout, shard=shard, in_process=in_process, x=x, j=j,
     )  # fmt: skip
@@ -120,58 +116,17 @@ def run(
     return recorder.report()
 
 
-def make_request(
-    target: Any = None,
-    *,
-    command: str | Iterable[str] | None = None,
-    profile: str | None = None,
-    op: str | None = None,
-    dtype: str | Iterable[str] = (),
-    device: str | None = None,
-    accuracy: str | None = None,
-    k: str | None = None,
-    feature: str | Iterable[str] = (),
-    timeout: float = runner.TIMEOUT,
-    shard: str | tuple[int, int] | None = None,
-    in_process: bool = False,
-    x: bool = False,
-    j: int = 1,
-    path: Iterable[str] = (),
-) -> Request:
-    """What is to be run, from the words of `run`; `path` holds folders that the target may import from.
+def check_given(target: Any, command: Any) -> None:
+    """Whether there is something to ask, in the words of Python.
 
     Raises:
-        UsageError: a name is unknown, or there is no target.
+        UsageError: there is neither a target nor a program, or both.
     """
     if (target is None) == (command is None):
         raise UsageError(
             "conformance.run wants either a target, as in run(attention) or run('numpy'), "
             "or a program, as in run(command='node impl.js')"
         )
-    if target is not None and not isinstance(target, str) and _is_plain(target):
-        raise UsageError(
-            f"conformance.run wants a function, an object with the operations as methods, or the name of a "
-            f"target, not {type(target).__name__} {shorten(repr(target))}"
-        )
-    return Request(
-        target=target,
-        command=split_command(command),
-        selection=Selection(
-            **by_profile(profile),
-            operation=op,
-            dtypes=_several(dtype),
-            expression=k,
-            features=_several(feature),
-            shard=parse_shard(shard) if isinstance(shard, str) else shard,
-        ),
-        device=device,
-        accuracy=accuracy,
-        timeout=min(timeout, LONGEST),
-        in_process=in_process,
-        stop_at_failure=x,
-        workers=j,
-        path=tuple(path),
-    )
 
 
 def prepare(
@@ -304,14 +259,5 @@ def _same(one: FilePath, other: FilePath | None) -> bool:
     return other is not None and os.path.realpath(one) == os.path.realpath(other)
 
 
-def _is_plain(target: Any) -> bool:
-    """Whether it is data, which can be no implementation."""
-    return type(target).__module__ == "builtins" and not callable(target) and not hasattr(target, "__dict__")
-
-
 def _paths(case: FilePath | Iterable[FilePath]) -> tuple[FilePath, ...]:
     return (case,) if isinstance(case, str | os.PathLike) else tuple(case)
-
-
-def _several(names: str | Iterable[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(names)

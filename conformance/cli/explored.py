@@ -8,15 +8,14 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from conformance.api.explore import Exploration
 from conformance.exploring.large.asking import GIB
 from conformance.exploring.large.search import LargeFound, LargeTally
 from conformance.exploring.said import line
 from conformance.exploring.search import Event, Found, Judged, Tally
-from conformance.telling.exploration import Exploration
 from conformance.telling.progress import row_text
-from conformance.telling.report import Report
 from conformance.telling.requirements import named_all
-from conformance.telling.text import MESSAGE, counted, inert, plain, safe, shorten
+from conformance.telling.text import MESSAGE, counted, plain, safe, shorten
 
 EVERY = 10.0
 """Seconds between two lines where there is no terminal."""
@@ -41,26 +40,6 @@ def found_lines(found: Found | LargeFound, snippet: str = "") -> list[str]:
     if snippet:
         lines += ["without the suite:", *(f"    {line}" for line in snippet.splitlines())]
     return lines
-
-
-def failure_text(report: Report) -> str:
-    """Every distinct failure of a report, for a test that fails by it."""
-    lines = []
-    for row in report.results:
-        if row.replay:
-            lines += [
-                f"{row.verdict}: {row.message} ({named_all(row.covers)})",
-                f"  reduced   {row.reduced}",
-                f"  fails if  {row.fails_if}",
-                *(
-                    f"  diagnosis {each.defect} explains {each.explains} of {each.of}"
-                    for each in row.diagnosis
-                ),
-                f"  more      mha-conformance explore {report.target.source} --replay {row.replay}",
-            ]
-    drawing = report.drawing
-    seed = f"  seed      {drawing.seed}, {drawing.judged} calls judged" if drawing else ""
-    return "\n".join(inert(line) for line in [*lines, seed])
 
 
 def closing_lines(exploration: Exploration) -> list[str]:
