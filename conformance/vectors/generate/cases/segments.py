@@ -97,6 +97,13 @@ def _numbers() -> Iterator[Draft]:
         kv_segments=close[[1, 0, 3, 2, 4, 1, 3]],
     )
     yield attend(
+        "segments/alike-in-float64",
+        "Numbers in int64 that are one and the same in float64.",
+        "MASK-18",
+        q_segments=np.array([2**53, 2**53 + 1, 2**62, 2**62 + 1, 0], np.int64),
+        kv_segments=np.array([2**53 + 1, 2**53, 2**62 + 1, 2**62, 0, 2**53 + 1, 2**62], np.int64),
+    )
+    yield attend(
         "segments/alike-in-eight-bits",
         "Numbers that are one and the same in their low 8 or 16 bits.",
         "MASK-18",
