@@ -53,6 +53,7 @@ class Steps:
     by_causal: Step  # c, place -> the same
     by_window: Step  # c, place -> the same
     by_lengths: Step  # c -> the same
+    by_segments: Step  # c -> the same
     intersect: Step  # c, rules -> bool, the shape of the logits
     softmax: Step  # s, c, logits, visible -> weights, lse
     peak: Step  # c, logits, visible -> what is subtracted, [..., H, q_len, 1]
@@ -142,6 +143,14 @@ def by_window(c: Call, place: Array) -> Any:
     return shown
 
 
+def by_segments(c: Call) -> Any:
+    """Keys of the query's number (MASK-17)."""
+    if c.q_segments is None:
+        return None
+    same: Array = c.q_segments[..., :, None] == c.kv_segments[..., None, :]
+    return same[..., None, :, :]
+
+
 def intersect(c: Call, rules: tuple[Any, ...]) -> Array:
     """What every rule shows (MASK-9)."""
     visible = np.ones(c.logits_shape, dtype=bool)
@@ -189,8 +198,9 @@ def normalise(c: Call, raised: Array, total: Array, visible: Array) -> Any:
 
 
 def log(c: Call, total: Array, peak: Array, visible: Array) -> Array:
-    """The log of the denominator; -inf for an empty row, sinks or not (ATT-14, MASK-13)."""
-    return np.where(visible.any(axis=-1), (np.log(total) + peak)[..., 0], c.wide(-np.inf))
+    """The log of the denominator; of an empty row its sink, -inf without one (ATT-14, MASK-16)."""
+    found: Array = (np.log(total) + peak)[..., 0]
+    return found
 
 
 def average(c: Call, weights: Array, value: Array, visible: Array) -> Array:
@@ -248,6 +258,7 @@ REFERENCE = Steps(
     by_causal=lambda c, place: c.columns <= place if c.is_causal else None,
     by_window=by_window,
     by_lengths=lambda c: None if c.kv_lengths is None else c.columns < c.kv_lengths[..., None, None, None],
+    by_segments=by_segments,
     intersect=intersect,
     softmax=softmax,
     peak=peak,

@@ -135,6 +135,11 @@ class Call:
         place = (i, j) if array.ndim == 2 else (*b, h, i, j)
         return array[tuple(0 if size == 1 else p for size, p in zip(array.shape, place, strict=True))]
 
+    def segment(self, of: str, b: Place, place: int) -> int:
+        """The segment number of a query or key; one row of numbers may serve every batch entry."""
+        numbers = self.inputs[f"{of}_segments"]
+        return int(numbers[place] if numbers.ndim == 1 else numbers[(*b, place)])
+
     def visible(self, b: Place, h: int, i: int, j: int) -> bool:
         """Whether query i may attend key j."""
         inputs, options = self.inputs, self.options
@@ -143,6 +148,8 @@ class Call:
         if "mask" in inputs and not self.entry("mask", b, h, i, j):
             return False
         if "attn_bias" in inputs and float(self.entry("attn_bias", b, h, i, j)) == -math.inf:
+            return False
+        if "q_segments" in inputs and self.segment("q", b, i) != self.segment("kv", b, j):
             return False
         if options.get("is_causal") and j > place:
             return False
@@ -182,7 +189,7 @@ class Call:
         g = h // (self.num_heads // self.num_kv_heads)
         keys = [j for j in range(self.kv_len) if self.visible(b, h, i, j)]
         if not keys:
-            return {}, -math.inf
+            return {}, self.alone(h)
         (queries, q_shift), (all_keys, k_shift) = self.heads("query", b, h), self.heads("key", b, g)
         logits = {j: self.logit(b, h, i, j, queries[i], all_keys[j], q_shift + k_shift) for j in keys}
         terms: dict[Any, Number] = {**logits}  # by key, and the sink
@@ -196,6 +203,11 @@ class Call:
         powers = {key: mpf(0) if _bad(x) else mp.exp(x - most) for key, x in terms.items()}
         total = mp.fsum(powers.values())
         return {j: powers[j] / total for j in keys}, most + mp.log(total)
+
+    def alone(self, h: int) -> Number:
+        """The lse of a row without a key: its sink, -inf without one (MASK-16)."""
+        sink = float(self.inputs["sinks"][h]) if "sinks" in self.inputs else -math.inf
+        return mpf(sink) if math.isfinite(sink) else sink if sink < 0 else math.nan
 
     def average(self, b: Place, h: int, weights: Mapping[int, Number]) -> list[tuple[Number, Any]]:
         """The row of values, each times its weight, and its size in absolute terms, column by column."""
