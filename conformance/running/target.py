@@ -12,7 +12,15 @@ from types import ModuleType
 from typing import Any
 
 from conformance.errors import UsageError
-from conformance.names import DEFAULT_FEATURES, DTYPES, FEATURES, OPERATIONS, POLICIES, SDPA
+from conformance.names import (
+    DEFAULT_FEATURES,
+    DTYPES,
+    FEATURES,
+    OPERATION_FEATURES,
+    OPERATIONS,
+    POLICIES,
+    SDPA,
+)
 from conformance.resources import checkout_project, current_folder
 from conformance.running.answer import ALIGNMENTS, TOP_LEFT, Hello
 from conformance.running.arrays import giver, library, take
@@ -318,6 +326,7 @@ def _features_of(
 ) -> dict[str, set[str]]:
     """Operation -> its features: what it says itself, else what the target says and it has a parameter for."""
     signed = {feature for call in calls.values() for feature in call.features}
+    served = {OPERATION_FEATURES[operation] for operation in calls if operation in OPERATION_FEATURES}
     features = {}
     for operation, call in calls.items():
         own = None if call.function is found else getattr(call.function, "features", None)
@@ -328,6 +337,7 @@ def _features_of(
             features[operation] = declared - lacking(declared, call)
         else:
             features[operation] = signed if call.any_option else call.features
+        features[operation] |= served - lacking(served, call)
     return features
 
 

@@ -29,6 +29,7 @@ from conformance.vectors.generate.cases import (
     paths,
     projection,
     reports,
+    serving_packed,
     sizes,
     tiled,
     validation,
@@ -64,6 +65,7 @@ _CHAPTERS = (
     kernels,
     kernel_sizes,
     kernel_numbers,
+    serving_packed,
     validation,
 )
 
