@@ -98,7 +98,7 @@ def packed_attention(query, key, value, *, q_starts, kv_starts, q_offset=0, **op
 def append_to_pages(key_pages, value_pages, new_key, new_value, *, slots):
     """Both arrays of pages. pages (N, P, G, d), new (T, G, d), slots (T,)."""
     key_pages, value_pages = key_pages.copy(), value_pages.copy()           # PAGE-9: no other cell changes
-    for slot, key, value in zip(slots, new_key, new_value):
+    for slot, key, value in zip(slots, new_key, new_value, strict=True):
         if slot != -1:                                                      # PAGE-8
             place = divmod(slot, key_pages.shape[1])                        # PAGE-7: page and place in it
             key_pages[place], value_pages[place] = key, value
@@ -136,7 +136,8 @@ def merge_attention(outputs, lses, *, sinks=None):
         logits, values = (np.array([x[row] for x in parts]) for parts in (lses, outputs))
         seen = logits != -np.inf                                            # MERGE-4
         sink = -np.inf if sinks is None else sinks[row[-2]]                 # MERGE-3: once
-        output[row], _, lse[row] = one_query(np.zeros(1), np.zeros((seen.sum(), 1)), values[seen], logits[seen], 1, None, sink)
+        zeros = np.zeros((seen.sum(), 1))                                   # a query and keys that add nothing
+        output[row], _, lse[row] = one_query(np.zeros(1), zeros, values[seen], logits[seen], 1, None, sink)
     return {"output": output, "lse": lse}
 
 

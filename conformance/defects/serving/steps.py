@@ -78,7 +78,7 @@ def gathered(p: Served, pages: Array, table: Array) -> Array:
     if not pages.shape[0]:
         pages = np.zeros((1, *pages.shape[1:]), pages.dtype)
     found = pages[table]  # [B, M, P, G, d]
-    joined = found.reshape(table.shape[0], -1, *pages.shape[2:])  # [B, M P, G, d]
+    joined = found.reshape(table.shape[0], table.shape[1] * p.page, *pages.shape[2:])  # [B, M P, G, d]
     read = np.arange(joined.shape[1]) < p.kv_lengths[:, None]
     return np.moveaxis(np.where(read[..., None, None], joined, joined.dtype.type(0)), 2, 1)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.names import LATENT, MERGE, OPERATION_FEATURES, PACKED, PAGED, REQUIRED, SDPA
+from conformance.names import LATENT, MERGE, OPERATION_FEATURES, PACKED, PAGED, REQUIRED, SDPA, WRITING
 from conformance.vectors.case import Array, Bound, Case, Golden, query_axis
 from conformance.vectors.generate.draft import Draft
 
@@ -82,7 +82,7 @@ def _gathered(draft: Draft) -> Draft:
     for name, pages in written(draft.inputs).items():
         found = np.zeros((*table.shape, *pages.shape[1:]))  # [B, M, P, G, d]
         found[used] = pages[table[used]]
-        joined = found.reshape(table.shape[0], -1, *pages.shape[2:])  # [B, M P, G, d]
+        joined = found.reshape(table.shape[0], table.shape[1] * size, *pages.shape[2:])  # [B, M P, G, d]
         inputs[name.removesuffix("_pages")] = np.moveaxis(joined, 2, 1)
     return _attention(draft, {**inputs, "kv_lengths": lengths}, dict(draft.options), draft.rows)
 
@@ -125,6 +125,8 @@ def _attention(
     options = {name: x for name, x in options.items() if name not in ("q_starts", "kv_starts")}
     if draft.operation == PACKED:
         taken = ("sinks",)
+    if draft.operation == LATENT:
+        taken += ("kv_lengths",)
     inputs |= {name: draft.inputs[name] for name in taken if name in draft.inputs and name not in inputs}
     return Draft(
         draft.id, draft.note, draft.covers, SDPA, inputs, options, rows, draft.only, dtype_of=draft.dtype_of
@@ -138,7 +140,7 @@ def features(draft: Draft, found: Iterable[str]) -> set[str]:
     """
     operation = draft.operation
     needed = {OPERATION_FEATURES[operation]} | (set(found) - set(REQUIRED[operation]))
-    if "slots" in draft.inputs:
+    if set(WRITING) & draft.inputs.keys():
         needed.add("append")
     if operation == LATENT:
         needed -= {"gqa", "value_dim"}

@@ -29,7 +29,9 @@ from conformance.vectors.generate.cases import (
     paths,
     projection,
     reports,
+    serving_latent,
     serving_packed,
+    serving_paged,
     sizes,
     tiled,
     validation,
@@ -65,7 +67,9 @@ _CHAPTERS = (
     kernels,
     kernel_sizes,
     kernel_numbers,
+    serving_latent,
     serving_packed,
+    serving_paged,
     validation,
 )
 

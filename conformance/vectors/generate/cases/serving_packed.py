@@ -29,7 +29,7 @@ def drafts() -> Iterator[Draft]:
 def _parts() -> Iterator[Draft]:
     yield pack(
         f"{OF}parts",
-        "Two parts of unequal lengths under grouped heads, with values wider than keys; rows behind the last part are NaN.",
+        "Two parts of unequal lengths, grouped heads, values wider than keys; rows behind the last part are NaN.",
         "PACK-1",
         "PACK-5",
         heads=4,
