@@ -34,6 +34,15 @@ REQUIRED = {
     MERGE: (),
 }
 """Keywords that every call of such an operation gives; they need no feature of their own."""
+_PLACED = ("is_causal", "q_offset", "window", "scale", "softcap", "sinks", "return_lse")
+OPTIONS_OF = {
+    PACKED: _PLACED,
+    PAGED: ("mask", "attn_bias", *_PLACED),
+    APPEND: (),
+    LATENT: ("mask", "attn_bias", "kv_lengths", *_PLACED),
+    MERGE: ("sinks",),
+}
+"""The options of such an operation."""
 
 WEIGHTS = ("w_q", "w_k", "w_v", "w_o")
 BIASES = ("b_q", "b_k", "b_v", "b_o")

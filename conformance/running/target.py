@@ -18,6 +18,7 @@ from conformance.names import (
     FEATURES,
     OPERATION_FEATURES,
     OPERATIONS,
+    OPTIONS_OF,
     POLICIES,
     SDPA,
 )
@@ -345,7 +346,8 @@ def _left_out(calls: Mapping[str, Call], declared: set[str] | None, source: str)
     """That an operation is not tested with some of the features that are declared for all of them."""
     for operation, call in calls.items():
         own = getattr(call.function, "features", None)
-        if declared and own is None and not operation.endswith("_vjp") and (names := lacking(declared, call)):
+        known = declared and declared & {*OPTIONS_OF.get(operation, FEATURES), "append"}
+        if known and own is None and not operation.endswith("_vjp") and (names := lacking(known, call)):
             listed = ", ".join(in_order(tuple(names), FEATURES))
             yield f"{source} ({operation}) has no parameter for {listed}, which is not tested there"
 

@@ -78,7 +78,7 @@ def _nan_times_zero(p: Served, pages: Array, table: Array) -> Array:
 def _all_read(s: Any, p: Served) -> Pages:
     """Hidden slots are multiplied by a weight of zero."""
     key, value = (_nan_times_zero(p, pages, s.table(p)) for pages in (p.key_pages, p.value_pages))
-    outputs = attention(s, p.query, np.nan_to_num(key), value, kv_lengths=p.kv_lengths, **p.options)
+    outputs = attention(s, p.query, np.where(np.isnan(key), key.dtype.type(0), key), value, kv_lengths=p.kv_lengths, **p.options)
     used = -(-p.kv_lengths // p.page) * p.page
     behind = (np.arange(value.shape[2]) >= p.kv_lengths[:, None]) & (
         np.arange(value.shape[2]) < used[:, None]
@@ -197,7 +197,7 @@ def _rest_of_page(p: Served, pages: Pages) -> Pages:
 
 
 def _no_nan(p: Served, pages: Pages) -> Pages:
-    return {name: np.nan_to_num(x, nan=0.0) for name, x in pages.items()}
+    return {name: np.where(np.isnan(x), x.dtype.type(0), x) for name, x in pages.items()}
 
 
 def _no_sign(p: Served, pages: Pages) -> Pages:

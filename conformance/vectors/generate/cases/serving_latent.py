@@ -145,7 +145,7 @@ def _merges() -> Iterator[Draft]:
         "ATT-2",
         parts=3,
         lses=Draws(f"{JOIN}large:lses").gauss(3, 2, 3, 2)
-        + np.array([192.0, 192.0, -192.0]).reshape(3, 1, 1, 1),
+        + np.array([-192.0, 192.0, 192.0]).reshape(3, 1, 1, 1),
     )
     yield merge(
         f"{JOIN}low-lses",

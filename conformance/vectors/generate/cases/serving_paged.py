@@ -453,7 +453,9 @@ def _refused() -> Iterator[Draft]:
         changed[0, 1] = number
         return changed
 
-    yield refused("length", "A length is more than the table holds.", "PAGE-6", kv_lengths=whole(9, 3))
+    yield refused(
+        "length", "A length is more than the table holds.", "PAGE-6", behind=(0,), kv_lengths=whole(9, 3)
+    )
     yield refused(
         "page-too-large", "A page within the length does not exist.", "PAGE-6", page_table=with_page(7)
     )
