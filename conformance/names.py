@@ -4,12 +4,54 @@ SDPA = "scaled_dot_product_attention"
 MHA = "multi_head_attention"
 SDPA_VJP = "scaled_dot_product_attention_vjp"
 MHA_VJP = "multi_head_attention_vjp"
-OPERATIONS = (SDPA, MHA, SDPA_VJP, MHA_VJP)
+DENSE = (SDPA, MHA, SDPA_VJP, MHA_VJP)
+"""Operations on arrays of one length each."""
+PACKED = "packed_attention"
+PAGED = "paged_attention"
+APPEND = "append_to_pages"
+LATENT = "latent_attention"
+MERGE = "merge_attention"
+SERVING = (PACKED, PAGED, APPEND, LATENT, MERGE)
+"""Operations that are defined by reduction to attention (spec/serving.md)."""
+OPERATIONS = (*DENSE, *SERVING)
+OPERATION_FEATURES = {PACKED: "packed", PAGED: "paged", APPEND: "append", LATENT: "latent", MERGE: "merge"}
+"""What a target claims by having the operation."""
+POSITIONAL = {
+    **dict.fromkeys((SDPA, MHA), ("query", "key", "value")),
+    **dict.fromkeys((SDPA_VJP, MHA_VJP), ("query", "key", "value", "grad_output")),
+    PACKED: ("query", "key", "value"),
+    PAGED: ("query", "key_pages", "value_pages"),
+    APPEND: ("key_pages", "value_pages", "new_key", "new_value"),
+    LATENT: ("query", "latent"),
+    MERGE: ("outputs", "lses"),
+}
+"""Arrays that a call may give by position, in this order."""
+REQUIRED = {
+    PACKED: ("q_starts", "kv_starts"),
+    PAGED: ("page_table", "kv_lengths"),
+    APPEND: ("slots",),
+    LATENT: ("value_dim", "scale"),
+    MERGE: (),
+}
+"""Keywords that every call of such an operation gives; they need no feature of their own."""
+_PLACED = ("is_causal", "q_offset", "window", "scale", "softcap", "sinks", "return_lse")
+OPTIONS_OF = {
+    PACKED: _PLACED,
+    PAGED: ("mask", "attn_bias", *_PLACED),
+    APPEND: (),
+    LATENT: ("mask", "attn_bias", "kv_lengths", *_PLACED),
+    MERGE: ("sinks",),
+}
+"""The options of such an operation."""
 
 WEIGHTS = ("w_q", "w_k", "w_v", "w_o")
 BIASES = ("b_q", "b_k", "b_v", "b_o")
 OPERANDS = ("query", "key", "value", *WEIGHTS, *BIASES, "past_key", "past_value", "sinks")
 """Arrays that share the dtype under test."""
+SERVING_OPERANDS = ("key_pages", "value_pages", "new_key", "new_value", "latent", "outputs")
+"""The same of the operations that are defined by reduction."""
+WRITING = ("new_key", "new_value", "slots")
+"""Keywords of paged_attention that write to the pages first: the feature `append`."""
 
 OPTIONS = (
     "mask",
@@ -30,7 +72,7 @@ OPTIONS = (
 )
 """The keyword options of every operation, in the order of the signature."""
 
-OUTPUTS = ("output", "weights", "lse", "present_key", "present_value")
+OUTPUTS = ("output", "weights", "lse", "present_key", "present_value", "key_pages", "value_pages")
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -57,12 +99,16 @@ DEFAULT_FEATURES = ("gqa", "value_dim", "broadcast", "empty")
 """Claimed by every target that does not say otherwise: they need no option of their own."""
 DECLARED_FEATURES = ("validation", "strict_masking")
 """Claimed only when declared."""
-FEATURES = (*OPTION_FEATURES, *DEFAULT_FEATURES, *DECLARED_FEATURES)
+FEATURES = (*OPTION_FEATURES, *DEFAULT_FEATURES, *OPERATION_FEATURES.values(), *DECLARED_FEATURES)
 
 PROFILES: dict[str, tuple[str, ...]] = {
     "core": (),
     "encoder": ("mask", "attn_bias", "broadcast", "empty"),
     "decoder": ("is_causal", "q_offset", "gqa", "cache"),
+    "serving": (
+        *("is_causal", "q_offset", "gqa", "cache", "window", "kv_lengths", "softcap", "sinks", "return_lse"),
+        *("packed", "paged", "append", "merge"),
+    ),
     "training": (),  # core, and the vjp of each claimed operation
     "full": tuple(f for f in FEATURES if f not in DECLARED_FEATURES),
 }

@@ -86,7 +86,65 @@ def multi_head_attention(query, key, value, *, w_q, w_k, w_v, w_o, b_q=None, b_k
     return results | {"output": (results["output"] @ w_o).sum(axis=-3) + b_o}                   # PROJ-3, PROJ-4
 
 
+def packed_attention(query, key, value, *, q_starts, kv_starts, q_offset=0, **options):
+    """Results by name. query (H, T_q, d_k), key (G, T_k, d_k), value (G, T_k, d_v); part i from starts[i] on."""
+    results = {"output": np.zeros((*query.shape[:2], value.shape[-1])), "lse": np.full(query.shape[:2], -np.inf)}
+    for i, offset in enumerate(np.broadcast_to(q_offset, len(q_starts) - 1)):                   # PACK-3, PACK-4
+        q, kv = slice(*q_starts[i:i + 2]), slice(*kv_starts[i:i + 2])
+        part = scaled_dot_product_attention(query[:, q], key[:, kv], value[:, kv], q_offset=offset, **options)
+        for name in part:                                                   # PACK-1, PACK-2: each part on its own
+            results[name][:, q] = part[name]                                # PACK-5: other rows may hold anything
+    return results if options.get("return_lse") else {"output": results["output"]}
+
+
+def append_to_pages(key_pages, value_pages, new_key, new_value, *, slots):
+    """Both arrays of pages. pages (N, P, G, d), new (T, G, d), slots (T,)."""
+    key_pages, value_pages = key_pages.copy(), value_pages.copy()           # PAGE-9: no other cell changes
+    for slot, key, value in zip(slots, new_key, new_value, strict=True):
+        if slot != -1:                                                      # PAGE-8
+            place = divmod(slot, key_pages.shape[1])                        # PAGE-7: page and place in it
+            key_pages[place], value_pages[place] = key, value
+    return {"key_pages": key_pages, "value_pages": value_pages}
+
+
+def paged_attention(
+    query, key_pages, value_pages, *, page_table, kv_lengths, new_key=None, new_value=None, slots=None, **options
+):
+    """Results by name. query (B, H, q_len, d_k), pages (N, P, G, d), page_table (B, M), kv_lengths (B,)."""
+    pages = {"key_pages": key_pages, "value_pages": value_pages}
+    if slots is not None:
+        pages = append_to_pages(**pages, new_key=new_key, new_value=new_value, slots=slots)     # PAGE-10: writes first
+    dense = []
+    for x in pages.values():
+        dense.append(np.zeros((len(query), x.shape[2], page_table.shape[1] * x.shape[1], x.shape[3])))
+        for b, length in enumerate(kv_lengths):
+            for t in range(length):                                         # PAGE-2: nothing behind the length is read
+                dense[-1][b, :, t] = x[page_table[b, t // x.shape[1]], t % x.shape[1]]          # PAGE-1, PAGE-3
+    results = scaled_dot_product_attention(query, *dense, kv_lengths=kv_lengths, **options)     # PAGE-4, PAGE-5
+    return results if slots is None else results | pages
+
+
+def latent_attention(query, latent, *, value_dim, **options):
+    """Results by name. query (..., H, q_len, c + r), latent (..., kv_len, c + r)."""
+    key = latent[..., None, :, :]                                           # LAT-1: one group for all heads
+    return scaled_dot_product_attention(query, key, key[..., :value_dim], **options)            # LAT-2
+
+
+@np.errstate(all="ignore")
+def merge_attention(outputs, lses, *, sinks=None):
+    """Results by name. outputs: a list of (..., H, q_len, d_v), lses: one of (..., H, q_len)."""
+    output, lse = np.zeros(outputs[0].shape), np.zeros(lses[0].shape)
+    for row in np.ndindex(lse.shape):                                       # MERGE-1: an lse is the logit of its part
+        logits, values = (np.array([x[row] for x in parts]) for parts in (lses, outputs))
+        seen = logits != -np.inf                                            # MERGE-4
+        sink = -np.inf if sinks is None else sinks[row[-2]]                 # MERGE-3: once
+        zeros = np.zeros((seen.sum(), 1))                                   # a query and keys that add nothing
+        output[row], _, lse[row] = one_query(np.zeros(1), zeros, values[seen], logits[seen], 1, None, sink)
+    return {"output": output, "lse": lse}
+
+
 dtypes, features = ("float64",), {                                          # what the suite may ask: not `validation`
     "mask", "attn_bias", "is_causal", "q_offset", "window", "kv_lengths", "scale", "softcap", "sinks", "cache", "gqa",
     "segments", "return_weights", "return_lse", "value_dim", "broadcast", "empty", "strict_masking",
+    "packed", "paged", "append", "latent", "merge",
 }

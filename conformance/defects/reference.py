@@ -23,8 +23,23 @@ from conformance.defects.backward import (
 )
 from conformance.defects.call import Call
 from conformance.defects.checks import CHECKS, Check
+from conformance.defects.serving.call import Served
+from conformance.defects.serving.checks import SERVING_CHECKS
+from conformance.defects.serving.steps import SERVING_STEPS, serve
 from conformance.defects.visibility import visibility
-from conformance.names import DTYPES, FEATURES, MHA, MHA_VJP, SDPA, SDPA_VJP
+from conformance.names import (
+    APPEND,
+    DTYPES,
+    FEATURES,
+    LATENT,
+    MERGE,
+    MHA,
+    MHA_VJP,
+    PACKED,
+    PAGED,
+    SDPA,
+    SDPA_VJP,
+)
 from conformance.vectors.case import Array
 
 Step = Callable[..., Any]
@@ -82,6 +97,25 @@ class Steps:
     grad_projection: Step  # c, name, x, gradient, weight, bias -> gradients by argument name
     grad_output_projection: Step  # c, heads -> gradients of w_o and b_o by name
     finish_gradients: Step  # c, gradients -> in the shape and dtype of each argument
+
+    serving_checks: tuple[Check, ...]  # of the operations below; `p` is what they were given
+    packed: Step  # s, p -> outputs by name
+    part: Step  # p, i -> rows of a part, and its call of attention
+    written: Step  # s, p -> key_pages, value_pages
+    seen: Step  # p, pages after the writes -> those of them that the reads see
+    table: Step  # p -> the page of each place, [B, M]
+    gathered: Step  # p, pages, table -> [B, G, M P, d]
+    lengths: Step  # p -> [B]
+    paged: Step  # s, p -> outputs by name
+    latent: Step  # s, p -> outputs by name
+    rows_of: Step  # p -> keys and values of latent rows, [..., 1, kv_len, d]
+    merged: Step  # s, p -> outputs by name
+    merge_peak: Step  # p, lses -> what is subtracted, [..., H, q_len]
+    merge_terms: Step  # p, lses, peak -> exponentials, [P, ..., H, q_len]
+    merge_total: Step  # p, terms, peak -> denominator
+    partial: Step  # p, i -> the output of a part, [..., H, q_len, d_v]
+    merge_log: Step  # p, total, peak, lses -> lse
+    merge_finish: Step  # p, output, lse -> outputs by name
 
 
 def compute(s: Steps, c: Call) -> dict[str, Array]:
@@ -288,6 +322,8 @@ REFERENCE = Steps(
     grad_projection=grad_projection,
     grad_output_projection=grad_output_projection,
     finish_gradients=finish_gradients,
+    serving_checks=SERVING_CHECKS,
+    **SERVING_STEPS,
 )
 
 
@@ -331,6 +367,39 @@ class Implementation:
     ) -> Mapping[str, Array]:
         """Gradients of the layer."""
         return self._gradients(Call(MHA_VJP, query, key, value, grad_output, **options))
+
+    def packed_attention(self, query: Array, key: Array, value: Array, **options: Any) -> Mapping[str, Array]:
+        """Parts of different lengths, one behind the other."""
+        return serve(self._steps, Served(PACKED, query, key, value, **options))
+
+    def paged_attention(
+        self, query: Array, key_pages: Array, value_pages: Array, **options: Any
+    ) -> Mapping[str, Array]:
+        """Keys and values in pages that tables name."""
+        call = Served(PAGED, query, key_pages=key_pages, value_pages=value_pages, **options)
+        return serve(self._steps, call)
+
+    def append_to_pages(
+        self, key_pages: Array, value_pages: Array, new_key: Array, new_value: Array, *, slots: Array
+    ) -> Mapping[str, Array]:
+        """Pages with new keys and values in some slots."""
+        arrays = {
+            "key_pages": key_pages,
+            "value_pages": value_pages,
+            "new_key": new_key,
+            "new_value": new_value,
+        }
+        return serve(self._steps, Served(APPEND, **arrays, slots=slots))
+
+    def latent_attention(self, query: Array, latent: Array, **options: Any) -> Mapping[str, Array]:
+        """Rows that are keys, and values by their first channels."""
+        return serve(self._steps, Served(LATENT, query, latent=latent, **options))
+
+    def merge_attention(
+        self, outputs: list[Array], lses: list[Array], *, sinks: Any = None
+    ) -> Mapping[str, Array]:
+        """Partial results as one."""
+        return serve(self._steps, Served(MERGE, outputs=outputs, lses=lses, sinks=sinks))
 
     def _gradients(self, c: Call) -> Mapping[str, Array]:
         gradients: Mapping[str, Array] = self._steps.compute_gradients(self._steps, c)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from conformance.exploring.draw import PATHS, Claims
 from conformance.exploring.recipe import Recipe
-from conformance.names import OPERATIONS
+from conformance.names import DENSE
 
 NAMED = 6
 """What was not met and is named."""
@@ -70,7 +70,7 @@ class Coverage:
 
     def line(self, claims: Claims) -> str:
         """How much of what is claimed was met, and what was not."""
-        operations = [name for name in OPERATIONS if name in claims.operations]
+        operations = [name for name in DENSE if name in claims.operations]
         options = {name for operation in operations for name in claims.options(operation)}
         wanted = {
             (operation, path, *pair)

@@ -12,7 +12,7 @@ from conformance.exploring.arrays import spans
 from conformance.exploring.counter import Dice, key
 from conformance.exploring.memory import LAYOUTS
 from conformance.exploring.recipe import EVERY, EXPLICIT, Recipe
-from conformance.names import MHA, MHA_VJP, OPERATIONS, SDPA, SDPA_VJP
+from conformance.names import DENSE, MHA, MHA_VJP, SDPA, SDPA_VJP
 
 PATHS = ("one", "few", "chunk", "square", "long")
 """How queries and keys stand to each other: kernels have a path of their own for each."""
@@ -64,7 +64,7 @@ def draw(claims: Claims, seed: int, number: int) -> Recipe | None:
 
 def _operation(claims: Claims, number: int) -> tuple[str, int]:
     """The operation of a case, and how many of it were drawn before."""
-    round_ = _round(tuple(name for name in OPERATIONS if name in claims.operations))
+    round_ = _round(tuple(name for name in DENSE if name in claims.operations))
     turn, place = divmod(number, len(round_))
     operation = round_[place]
     return operation, turn * round_.count(operation) + round_[:place].count(operation)

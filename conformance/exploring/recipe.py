@@ -8,7 +8,7 @@ from typing import Any
 from zlib import crc32
 
 from conformance.errors import UsageError
-from conformance.names import DTYPES, MHA, MHA_VJP, OPERATIONS, SDPA_VJP
+from conformance.names import DENSE, DTYPES, MHA, MHA_VJP, SDPA_VJP
 
 TOKEN = "x1"
 """What every token begins with: the form and its version."""
@@ -103,7 +103,7 @@ class Recipe:
 
 # Tokens
 
-_OPERATIONS = dict(zip(OPERATIONS, ("a", "l", "ag", "lg"), strict=True))
+_OPERATIONS = dict(zip(DENSE, ("a", "l", "ag", "lg"), strict=True))
 _DTYPES = dict(zip(DTYPES, ("64", "32", "16", "b16"), strict=True))
 _LETTERS = {
     "operation": "o", "dtype": "t", "batch": "b", "heads": "h", "groups": "g", "q_len": "q", "kv_len": "k",

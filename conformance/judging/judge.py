@@ -11,6 +11,8 @@ from conformance.judging.verdict import Grade, Judgement, Worst
 from conformance.names import SDPA_VJP
 from conformance.vectors.case import Array, Case
 
+PAGES = ("key_pages", "value_pages")
+"""Results whose bits are those of an operand."""
 DIGITS = {"float64": 17, "float32": 9, "float16": 5, "bfloat16": 4}
 """Decimal digits that tell every two numbers of a dtype apart."""
 
@@ -39,6 +41,7 @@ def judge(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> 
     rms = [m.rms for m in measures if m.rms is not None]
     message = (
         misplaced_problem(measures, dtype)
+        or copied_problem(measures)
         or elsewhere_problem(case, outputs)
         or error_problem(measures, dtype)
         or rms_problem(measures)
@@ -124,6 +127,19 @@ def misplaced_problem(measures: Iterable[Measure], dtype: str) -> str:
             flat = int(m.misplaced.argmax())
             got, wanted = (number(a.flat[flat], dtype) for a in (m.got, m.golden.hi))
             return f"{element(m, flat)} is {got}, wanted {wanted} (NUM-6); {share(m.misplaced)}"
+    return ""
+
+
+def copied_problem(measures: Iterable[Measure]) -> str:
+    """A zero of the other sign in a result that is copied and not computed."""
+    for m in measures:
+        if m.output in PAGES:
+            zeros = (m.got == 0) & (m.golden.hi == 0)
+            wrong = zeros & (np.signbit(m.got) != np.signbit(m.golden.hi))
+            if wrong.any():
+                flat = int(wrong.argmax())
+                got, wanted = m.got.flat[flat], m.golden.hi.flat[flat]
+                return f"{element(m, flat)} is {got:g}, wanted exactly {wanted:g} (PAGE-9); {share(wrong)}"
     return ""
 
 

@@ -122,7 +122,8 @@ def held_rows(output: str, golden: Golden, array: Array) -> Array:
     """The query rows that the golden holds."""
     if golden.rows is None:
         return array
-    return np.take(array, golden.rows, axis=query_axis(output, array.ndim))
+    rows = np.array(golden.rows, np.int64)  # of packed queries perhaps none
+    return np.take(array, rows, axis=query_axis(output, array.ndim))
 
 
 def kinds(array: Array) -> Array:

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from conformance.dtypes import dtype_name
-from conformance.names import MHA, MHA_VJP, OPTIONS, SDPA, SDPA_VJP
+from conformance.names import MHA, MHA_VJP, OPTIONS, POSITIONAL, SDPA, SDPA_VJP, SERVING, WRITING
 from conformance.running.answer import Answer
 from conformance.running.arrays import AGAIN, SHARED, UnreadableError, check_size, describe, lay_out
 from conformance.running.batch import flattened, restored
-from conformance.running.claims import ARRAYS, GRADIENT
+from conformance.running.claims import GRADIENT
 from conformance.running.forms import NoSuchGradientError, named
+from conformance.running.partial import apart, together
 from conformance.running.poison import poison
 from conformance.running.previous import Previous
 from conformance.running.target import Target
@@ -63,10 +64,10 @@ def call(
     if refusal:
         return Answer("unsupported", refusal)
     how = target.calls[operation]
-    shaped = flattened(operation, inputs) if target.rank else inputs
+    shaped = flattened(operation, inputs) if target.rank and operation not in SERVING else inputs
     arrays = {
         name: lay_out(swapped(target, operation, name, array), memory.get(name))
-        for name, array in shaped.items()
+        for name, array in apart(operation, shaped).items()
     }
     given: dict[str, Any] = {}
     for name, array in arrays.items():
@@ -86,9 +87,9 @@ def call(
     if previous is not None:
         previous.keep({name: (array, given[name]) for name, array in arrays.items()})
     before = {name: _contents(target, array, given[name]) for name, array in arrays.items()}
-    arguments = {**given, **{name: _option(value) for name, value in options.items()}}
+    arguments = {**together(operation, given), **{name: _option(value) for name, value in options.items()}}
     positions = (
-        [] if how.by_keyword else [arguments.pop(name) for name in (*ARRAYS, GRADIENT) if name in arguments]
+        [] if how.by_keyword else [arguments.pop(name) for name in POSITIONAL[operation] if name in arguments]
     )
     try:
         with _quiet():
@@ -108,7 +109,7 @@ def call(
     try:
         with _quiet():
             values = named(returned, operation, options, shaped)
-            outputs = _read(target, operation, values, shaped, given["query"])
+            outputs = _read(target, operation, values, shaped, next(iter(given.values()), None))
     except NoSuchGradientError as error:
         return Answer("unsupported", str(error))
     except UnreadableError as error:
@@ -127,7 +128,7 @@ def call(
             return Answer(
                 "wrong", f"the {overwritten} of the call before was written to: return new arrays (IND-7)"
             )
-    if target.rank:
+    if target.rank and operation not in SERVING:
         outputs = {name: restored(operation, name, array, inputs) for name, array in outputs.items()}
     return Answer("outputs", outputs=outputs)
 
@@ -139,7 +140,7 @@ def _refusal(target: Target, operation: str, names: tuple[str, ...]) -> str:
     how = target.calls[operation]
     if how.any_option:
         return ""
-    missing = [name for name in names if name in OPTIONS and name not in how.options]
+    missing = [name for name in names if name in (*OPTIONS, *WRITING) and name not in how.options]
     return f"{operation} does not take {', '.join(missing)}" if missing else ""
 
 
@@ -150,7 +151,7 @@ def _option(value: Any) -> Any:
 def swapped(target: Target, operation: str, name: str, array: Array) -> Array:
     """Canonical layout to the target's, and back: swapping two axes undoes itself."""
     headed = PROJECTED if operation in (MHA, MHA_VJP) else HEADED
-    if target.layout == "bhld" or name not in headed or array.ndim < 3:
+    if target.layout == "bhld" or name.partition("[")[0] not in headed or array.ndim < 3:
         return array
     return array.swapaxes(-2, -3)  # [..., H, L, d] <-> [..., L, H, d]
 
@@ -166,7 +167,7 @@ def _quiet() -> Iterator[None]:
 def _read(
     target: Target, operation: str, values: Mapping[str, Any], inputs: Mapping[str, Array], query: Any
 ) -> dict[str, Array]:
-    wanted = inputs["query"].dtype if "query" in inputs else None
+    wanted = next((x.dtype for x in inputs.values() if x.dtype.kind == "f"), None)
     outputs, total = {}, 0
     for name, value in values.items():
         if strange := _elsewhere(value, query):

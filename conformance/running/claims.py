@@ -13,11 +13,17 @@ from conformance.names import (
     DEFAULT_FEATURES,
     DTYPES,
     FEATURES,
+    MHA,
+    MHA_VJP,
+    OPERATION_FEATURES,
     OPTIONS,
+    PAGED,
     POLICIES,
+    POSITIONAL,
+    REQUIRED,
     SDPA,
-    SDPA_VJP,
     WEIGHTS,
+    WRITING,
 )
 from conformance.running.answer import ALIGNMENTS
 from conformance.running.batch import RANK
@@ -40,15 +46,25 @@ class Call:
     options: frozenset[str]  # those that it takes by name
     any_option: bool = False  # it takes others as well, of which it may know nothing
     notes: tuple[str, ...] = ()  # what of its signature claims nothing
+    operation: str = SDPA
 
     @property
     def features(self) -> set[str]:
         """The features that the options claim; `**options` names none, so it claims none."""
-        taken = self.options
+        taken = self.options - set(REQUIRED.get(self.operation, ()))
         cache = {"cache"} if {"past_key", "past_value"} <= taken else set()
         segments = {"segments"} if {"q_segments", "kv_segments"} <= taken else set()
         parts = {"past_key", "past_value", "q_segments", "kv_segments"}
-        return (set(OPTIONS) & taken) - parts | cache | segments | set(DEFAULT_FEATURES)
+        append = {"append"} if self.operation == PAGED and set(WRITING) <= taken else set()
+        own = {OPERATION_FEATURES[self.operation]} if self.operation in OPERATION_FEATURES else set()
+        return (set(OPTIONS) & taken) - parts | cache | segments | append | own | set(DEFAULT_FEATURES)
+
+    def parameter(self, feature: str) -> str:
+        """The keyword of a feature that is an option of this operation; empty of any other."""
+        if feature == "append" and self.operation == PAGED:
+            return "slots"
+        name = FIRST_OPTION.get(feature, feature)
+        return name if name in OPTIONS else ""
 
 
 def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Call:
@@ -57,11 +73,13 @@ def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Ca
     Raises:
         UsageError: the suite could not call it.
     """
-    arrays = (*ARRAYS, GRADIENT) if operation.endswith("_vjp") else ARRAYS
+    arrays = POSITIONAL[operation]
+    layer = list(WEIGHTS) if operation in (MHA, MHA_VJP) else []
+    always = [*layer, *REQUIRED.get(operation, ())]
     try:
         parameters = _parameters(function)
     except (TypeError, ValueError):  # compiled code without a signature
-        return Call(function, by_keyword=False, options=frozenset(), any_option=True)
+        return Call(function, False, frozenset(), any_option=True, operation=operation)
     kinds = {parameter.kind for parameter in parameters.values()}
     by_name = [
         n
@@ -75,7 +93,7 @@ def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Ca
     )
     if not by_keyword:
         _check_positions(parameters, arrays, label)
-    given = {*arrays, *(() if operation in (SDPA, SDPA_VJP) else WEIGHTS)}
+    given = {*arrays, *always}
     positions = () if by_keyword else tuple(p.name for p in _positional(parameters.values()))[: len(arrays)]
     needed = [
         name
@@ -90,24 +108,25 @@ def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Ca
             f"{label}: the parameter {needed[0]!r} needs a default value, because the suite does not pass it; "
             f"or wrap it in a function of {', '.join(arrays)}"
         )
-    layer = [] if operation in (SDPA, SDPA_VJP) else list(WEIGHTS)
-    lacking = [] if catches_all else [name for name in layer if name not in by_name]
+    lacking = [] if catches_all else [name for name in always if name not in by_name]
     if lacking:
         raise UsageError(
             f"{label} lacks the parameters {', '.join(lacking)}, so it is not a {operation}; "
-            f"it needs {', '.join((*arrays, *layer))} by these names"
+            f"it needs {', '.join((*arrays, *always))} by these names"
         )
     passed = {*given, *positions, *OPTIONS, *(BIASES if layer else ())}
+    passed |= set(WRITING) if operation == PAGED else set()
     strange = [name for name in by_name if name not in passed and not name.startswith("_")]
-    return Call(function, by_keyword, frozenset(by_name), catches_all, _notes(label, strange, parameters))
+    notes = _notes(label, strange, parameters)
+    return Call(function, by_keyword, frozenset(by_name), catches_all, notes, operation)
 
 
 def lacking(features: Iterable[str], call: Call) -> set[str]:
     """Features whose argument an operation has no parameter for."""
     if call.any_option:
         return set()
-    wanted = {feature: FIRST_OPTION.get(feature, feature) for feature in features}
-    return {feature for feature, name in wanted.items() if name in OPTIONS and name not in call.options}
+    wanted = {feature: call.parameter(feature) for feature in features}
+    return {feature for feature, name in wanted.items() if name and name not in call.options}
 
 
 def check_taken(features: Iterable[str], calls: Collection[Call], source: str) -> None:
@@ -116,13 +135,25 @@ def check_taken(features: Iterable[str], calls: Collection[Call], source: str) -
     Raises:
         UsageError: one could only raise a TypeError.
     """
+    functions = {feature: operation for operation, feature in OPERATION_FEATURES.items()}
     for feature in features:
+        if feature in functions and not any(_serves(call, feature) for call in calls):
+            raise UsageError(
+                f"{source} has {feature!r} in its features, and no function {functions[feature]}; "
+                "add it, or leave the feature out"
+            )
         if all(lacking((feature,), call) for call in calls):
             name = FIRST_OPTION.get(feature, feature)
             raise UsageError(
                 f"{source} has {feature!r} in its features, and no parameter {name}; "
                 "add it, or leave the feature out"
             )
+
+
+def _serves(call: Call, feature: str) -> bool:
+    """Whether an operation is that of a feature, or pages that it writes to."""
+    writes = feature == "append" and call.operation == PAGED and not lacking((feature,), call)
+    return OPERATION_FEATURES.get(call.operation) == feature or writes
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:

@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from conformance.names import MHA_VJP, OUTPUTS, SDPA_VJP
+from conformance.names import APPEND, MERGE, MHA_VJP, OUTPUTS, SDPA_VJP, SERVING
 from conformance.running.arrays import UnreadableError, describe
 from conformance.running.words import shorten
 
 GRADIENTS = ("query", "key", "value", "attn_bias")
 """What a tuple of gradients holds, in this order."""
+PAGES = ("key_pages", "value_pages")
+"""What append_to_pages returns as a pair, in this order."""
 TUPLE_OF_GRADIENTS = "(d_query, d_key, d_value, d_attn_bias or None)"
 
 
@@ -33,7 +35,7 @@ def named(
         outputs = dict(zip(fields, returned, strict=True))
     elif operation in (SDPA_VJP, MHA_VJP):
         outputs = _gradients(returned, operation, inputs)
-    elif isinstance(returned, tuple):
+    elif isinstance(returned, tuple) or (isinstance(returned, list) and operation in (APPEND, MERGE)):
         outputs = _pair(returned, operation, options)
     else:
         outputs = {"output": returned}
@@ -48,9 +50,15 @@ def _gradients(returned: Any, operation: str, inputs: Mapping[str, Any]) -> dict
     return dict(zip(GRADIENTS, returned, strict=True))
 
 
-def _pair(returned: tuple[Any, ...], operation: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _pair(
+    returned: tuple[Any, ...] | list[Any], operation: str, options: Mapping[str, Any]
+) -> dict[str, Any]:
     if len(returned) == 2 and options.get("return_weights") and not options.get("return_lse"):
         return dict(zip(("output", "weights"), returned, strict=True))
+    if operation == APPEND and len(returned) == 2:
+        return dict(zip(PAGES, returned, strict=True))
+    if operation in SERVING and len(returned) == 2 and (operation == MERGE or options.get("return_lse")):
+        return dict(zip(("output", "lse"), returned, strict=True))
     raise UnreadableError(
         f"returned {_told(returned)}, wanted {_wanted(operation)}, or a mapping or named tuple of "
         f"{', '.join(OUTPUTS)}"
@@ -60,6 +68,10 @@ def _pair(returned: tuple[Any, ...], operation: str, options: Mapping[str, Any])
 def _wanted(operation: str) -> str:
     if operation == SDPA_VJP:
         return f"a mapping of gradients by argument, or the tuple {TUPLE_OF_GRADIENTS}"
+    if operation == APPEND:
+        return "the pair (key_pages, value_pages)"
+    if operation == MERGE:
+        return "the pair (output, lse)"
     return "a mapping of gradients by argument" if operation == MHA_VJP else "an array"
 
 

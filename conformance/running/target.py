@@ -12,7 +12,16 @@ from types import ModuleType
 from typing import Any
 
 from conformance.errors import UsageError
-from conformance.names import DEFAULT_FEATURES, DTYPES, FEATURES, OPERATIONS, POLICIES, SDPA
+from conformance.names import (
+    DEFAULT_FEATURES,
+    DTYPES,
+    FEATURES,
+    OPERATION_FEATURES,
+    OPERATIONS,
+    OPTIONS_OF,
+    POLICIES,
+    SDPA,
+)
 from conformance.resources import checkout_project, current_folder
 from conformance.running.answer import ALIGNMENTS, TOP_LEFT, Hello
 from conformance.running.arrays import giver, library, take
@@ -318,6 +327,7 @@ def _features_of(
 ) -> dict[str, set[str]]:
     """Operation -> its features: what it says itself, else what the target says and it has a parameter for."""
     signed = {feature for call in calls.values() for feature in call.features}
+    served = {OPERATION_FEATURES[operation] for operation in calls if operation in OPERATION_FEATURES}
     features = {}
     for operation, call in calls.items():
         own = None if call.function is found else getattr(call.function, "features", None)
@@ -328,6 +338,7 @@ def _features_of(
             features[operation] = declared - lacking(declared, call)
         else:
             features[operation] = signed if call.any_option else call.features
+        features[operation] |= served - lacking(served, call)
     return features
 
 
@@ -335,7 +346,8 @@ def _left_out(calls: Mapping[str, Call], declared: set[str] | None, source: str)
     """That an operation is not tested with some of the features that are declared for all of them."""
     for operation, call in calls.items():
         own = getattr(call.function, "features", None)
-        if declared and own is None and not operation.endswith("_vjp") and (names := lacking(declared, call)):
+        known = declared and declared & {*OPTIONS_OF.get(operation, FEATURES), "append"}
+        if known and own is None and not operation.endswith("_vjp") and (names := lacking(known, call)):
             listed = ", ".join(in_order(tuple(names), FEATURES))
             yield f"{source} ({operation}) has no parameter for {listed}, which is not tested there"
 

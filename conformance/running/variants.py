@@ -14,7 +14,7 @@ from hashlib import sha256
 import numpy as np
 
 from conformance.judging.verdict import Row
-from conformance.names import MHA, MHA_VJP, SDPA, SDPA_VJP
+from conformance.names import APPEND, LATENT, MERGE, MHA, MHA_VJP, PACKED, PAGED, SDPA, SDPA_VJP, SERVING
 from conformance.running.answer import Question
 from conformance.running.arrays import SHARED as SHARED_ARRAY
 from conformance.vectors.case import Array, Bound, Case, Golden, query_axis
@@ -23,6 +23,14 @@ SHARE, LEAST = 0.05, 8
 """Which part of the rows of a run has a variant asked as well, and at least how many."""
 
 FORWARD = {SDPA: SDPA, SDPA_VJP: SDPA, MHA: MHA, MHA_VJP: MHA}
+NEGATED: Mapping[str, tuple[str, ...]] = {
+    PACKED: ("value",),
+    PAGED: ("value_pages", "new_value"),
+    APPEND: ("value_pages", "new_value"),
+    LATENT: ("query", "latent"),
+    MERGE: ("outputs",),
+}
+"""What may be given with the other sign, of operations in which nothing is put in another order."""
 
 ENTRIES: Mapping[str, str] = {
     "batch": "its batch entries in another order",
@@ -142,6 +150,9 @@ def unlike(row: Row, again: Row, made: Variant, how: str = "", requirement: str 
 
 def _negated(case: Case) -> tuple[tuple[str, ...], frozenset[str]]:
     """Which inputs are given with the other sign, and which results have it then."""
+    if case.operation in SERVING:
+        names = tuple(name for name in NEGATED[case.operation] if name in case.inputs)
+        return names, frozenset({"output", "value_pages"})
     if case.operation in (SDPA_VJP, MHA_VJP):
         return ("grad_output",), frozenset(case.expected)
     if case.operation == MHA:
@@ -152,6 +163,8 @@ def _negated(case: Case) -> tuple[tuple[str, ...], frozenset[str]]:
 
 def _orders(case: Case, draw: random.Random) -> dict[str, list[int]]:
     """New orders of what may be reordered; nothing that has one entry, or happens to stay as it is."""
+    if case.operation in SERVING:
+        return {}
     layer, inputs, options = FORWARD[case.operation] == MHA, case.inputs, case.options
     query, key = inputs["query"].shape, inputs["key"].shape
     free = not options.get("is_causal") and options.get("window") is None
@@ -171,6 +184,8 @@ def _orders(case: Case, draw: random.Random) -> dict[str, list[int]]:
 
 def _axes(case: Case, name: str, array_axes: int) -> dict[str, int]:
     """Where an input or result has the axes that may be reordered, counted from the end."""
+    if case.operation in SERVING:
+        return {}
     layer = FORWARD[case.operation] == MHA
     axes = dict(
         {**(LAYER if layer else ATTENTION), **BOTH}.get("output" if name == "grad_output" else name, {})

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.names import FEATURES, MHA, MHA_VJP, OPERATIONS, OPTIONS, SDPA
+from conformance.names import DENSE, FEATURES, MHA, MHA_VJP, OPERATION_FEATURES, OPTIONS, SDPA
 from conformance.vectors import meeting
 from conformance.vectors.case import Case
 from conformance.vectors.coverage_of import View
@@ -214,7 +214,9 @@ HOLES: Mapping[tuple[str, str], str] = {
 def coverage(cases: Iterable[Case]) -> Iterator[Cell]:
     """Every cell, with the cases that hold it."""
     returning = [case for case in cases if not case.raises]
-    views = [View(case) for case in returning if not case.seeded]  # a detail is best seen where it is small
+    views = [
+        View(case) for case in returning if case.operation in DENSE and not case.seeded
+    ]  # a detail is best seen where it is small
     for part, name, test in _cells():
         yield Cell(part, name, tuple(view.case.id for view in views if test(view)))
     held = meeting.held(returning)
@@ -223,14 +225,14 @@ def coverage(cases: Iterable[Case]) -> Iterator[Cell]:
 
 
 def _cells() -> Iterator[tuple[str, str, Test]]:
-    for option, operation in itertools.product(OPTIONS, OPERATIONS):
+    for option, operation in itertools.product(OPTIONS, DENSE):
         yield (
             "options",
             f"{option} of {operation}",
             having(lambda v, o, op: v.case.operation == op and o in v.given, option, operation),
         )
     for feature, operation in itertools.product(FEATURES, (SDPA, MHA)):
-        if feature != "validation":
+        if feature not in ("validation", *OPERATION_FEATURES.values()):
             yield (
                 "features",
                 f"{feature} of {operation}",

@@ -11,6 +11,7 @@ import numpy as np
 
 from conformance.dtypes import NUMPY_DTYPES
 from conformance.errors import UsageError
+from conformance.names import POSITIONAL
 from conformance.reading import TooLargeError, Validator, flaw, read_bytes, strict_json
 from conformance.resources import schema, vectors_directory
 from conformance.vectors.case import Array, Bound, Case, Golden, Signature
@@ -127,8 +128,8 @@ def _case(entry: Mapping[str, Any], tensors: Mapping[str, Array], checked: bool)
         output: _golden(f"{name}:{output}", golden, tensors, checked)
         for output, golden in entry["expected"].items()
     }
-    if not {"query", "key", "value"} <= set(inputs):
-        raise ValueError(f"{name}: it lacks a query, key or value")
+    if lacking := [x for x in POSITIONAL[entry["operation"]] if x not in inputs]:
+        raise ValueError(f"{name}: it lacks a {' and a '.join(lacking)}")
     if strange := {str(x.dtype) for x in stored.values()} - set(NUMPY_DTYPES):
         raise ValueError(f"{name}: an input has dtype {strange.pop()}")
     for output, golden in expected.items():
@@ -189,8 +190,8 @@ def _golden_problem(golden: Golden, from_end: int) -> str:
     """What is wrong with a golden value whose axis of rows is the last or the one before it."""
     held = list(golden.shape)
     if golden.rows is not None:
-        if len(held) < from_end or max(golden.rows) >= held[-from_end]:
-            return f"rows {max(golden.rows)} of shape {golden.shape} do not exist"
+        if len(held) < from_end or max(golden.rows, default=-1) >= held[-from_end]:
+            return f"rows {max(golden.rows, default=0)} of shape {golden.shape} do not exist"
         held[-from_end] = len(golden.rows)
     limits = [x for of in golden.bounds.values() for bound in of.values() for x in (bound.worst, bound.rms)]
     if any(x.shape != tuple(held) for x in (golden.hi, golden.lo, *limits)):

@@ -4,10 +4,11 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
-from conformance.names import DTYPES, FEATURES, MHA, MHA_VJP, SDPA, SDPA_VJP
+from conformance.names import DENSE, DTYPES, FEATURES, MHA, MHA_VJP, OPERATION_FEATURES, SDPA, SDPA_VJP
 from conformance.vectors.case import Case
 
-MEETING = tuple(name for name in FEATURES if name not in ("validation", "strict_masking"))
+_NONE = ("validation", "strict_masking", *OPERATION_FEATURES.values())
+MEETING = tuple(name for name in FEATURES if name not in _NONE)
 """The features that are options, or shapes and masks that act like one."""
 BACKWARD = tuple(name for name in MEETING if name not in ("return_weights", "return_lse"))
 WORDS: Mapping[str, str] = {
@@ -48,7 +49,7 @@ def wanted() -> Iterator[Name]:
 def held(cases: Iterable[Case]) -> dict[Name, list[str]]:
     """The cells that cases hold, with their IDs."""
     found: dict[Name, list[str]] = defaultdict(list)
-    for case in cases:
+    for case in (case for case in cases if case.operation in DENSE):
         for name in _of(case):
             found[name].append(case.id)
     return found

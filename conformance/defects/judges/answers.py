@@ -121,6 +121,16 @@ def gradients(**changed: Array) -> Mapping[str, Array]:
     return {"query": off(0, dtype="float16"), "key": off(0, dtype="float16"), "attn_bias": off(0), **changed}
 
 
+ZEROS = np.array([0.0, -0.0, 1.0])
+COPIED = case(expected={"key_pages": golden(ZEROS, 0.0, 0.0), "value_pages": golden(ZEROS, 0.0, 0.0)})
+"""A case whose results are copied."""
+
+
+def copied(keys: Array, values: Array) -> Mapping[str, Array]:
+    """The answer of pages."""
+    return {"key_pages": keys.astype(np.float32), "value_pages": values.astype(np.float32)}
+
+
 # what it shows: (case, dtype, policy, outputs, the verdict it deserves)
 TABLE: dict[str, tuple[Case, str, str, Mapping[str, Array], str]] = {
     "exact": (case(), "float32", "eager", {"output": off(0)}, "pass"),
@@ -165,6 +175,14 @@ TABLE: dict[str, tuple[Case, str, str, Mapping[str, Array], str]] = {
     "zero for NaN": (
         case(expected={"output": HOLED}), "float32", "eager",
         {"output": np.nan_to_num(HOLED.hi, neginf=-INF).astype(np.float32)}, "fail",
+    ),
+    "signs of zeros that are copied": (COPIED, "float32", "eager", copied(ZEROS, ZEROS), "pass"),
+    "another sign of a zero that is copied": (
+        COPIED, "float32", "eager", copied(ZEROS, np.abs(ZEROS)), "fail",
+    ),
+    "another sign of a zero that is computed": (
+        case(expected={"output": golden(ZEROS)}), "float32", "eager",
+        {"output": -ZEROS.astype(np.float32) * np.array([1, 1, -1], np.float32)}, "pass",
     ),
     "nothing returned": (case(), "float32", "eager", {}, "fail"),
     "lse missing": (ASKED_LSE, "float32", "eager", {"output": off(0)}, "fail"),

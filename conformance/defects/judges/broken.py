@@ -22,6 +22,8 @@ BROKEN: dict[str, tuple[Any, str, Any]] = {
     "shape is not looked at": (judging, "shape_problem", lambda case, outputs: ""),
     "dtype is not looked at": (judging, "dtype_problem", lambda case, dtype, outputs: ""),
     "non-finite is not looked at": (judging, "misplaced_problem", lambda measures, dtype: ""),
+    "the sign of a copied zero is not looked at": (judging, "copied_problem", lambda measures: ""),
+    "the sign of every zero is looked at": (judging, "PAGES", ("output", "key_pages", "value_pages")),
     "rule 1 is not looked at": (judging, "error_problem", lambda measures, dtype: ""),
     "rule 2 is not looked at": (judging, "rms_problem", lambda measures: ""),
     "rule 3 is not looked at": (judging, "signature_problem", lambda measures: ""),

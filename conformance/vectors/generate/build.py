@@ -9,9 +9,12 @@ import numpy as np
 
 from conformance.defects.call import Call
 from conformance.defects.checks import CHECKS
+from conformance.defects.serving.call import Served
+from conformance.defects.serving.checks import SERVING_CHECKS
 from conformance.dtypes import cast, dtype_name, same_numbers
-from conformance.names import DTYPES, FEATURES, MHA_VJP, OPTION_FEATURES, POLICIES, SDPA_VJP
-from conformance.vectors.case import Array, Bound, Case, Golden
+from conformance.names import DTYPES, FEATURES, MHA_VJP, OPTION_FEATURES, POLICIES, SDPA_VJP, SERVING
+from conformance.vectors.case import Array, Bound, Case, Golden, held_in
+from conformance.vectors.generate import serving
 from conformance.vectors.generate.approximate import Approximation, approximate
 from conformance.vectors.generate.bounds import completed, partial_limits
 from conformance.vectors.generate.draft import Draft
@@ -61,6 +64,8 @@ def build(draft: Draft, values: Values = BALLS, asked: tuple[str, ...] = POLICIE
     _check(draft)
     if draft.raises:
         return _case(draft, _features(draft, None), excluded, {})
+    if draft.operation in SERVING:
+        return _serving(draft, excluded, lambda part: build(part, values, asked), asked)
     problem = pose(draft.operation, draft.inputs, draft.options, draft.rows)
     if draft.operation in (SDPA_VJP, MHA_VJP):
         gradients = _gradients(draft, problem, excluded, values, asked)
@@ -93,9 +98,43 @@ def declared(draft: Draft) -> Case:
     excluded = _inexact(draft)
     if draft.raises:
         return _case(draft, _features(draft, None), excluded, {})
+    if draft.operation in SERVING:
+        return _serving(draft, excluded, declared, POLICIES)
     problem = pose(draft.operation, draft.inputs, draft.options, draft.rows)
     _held(problem, approximate(problem), excluded, POLICIES)
     return _case(draft, _features(draft, problem), excluded, {})
+
+
+def _serving(
+    draft: Draft, excluded: dict[str, str], made: Callable[[Draft], Case], asked: tuple[str, ...]
+) -> Case:
+    """The case of an operation that is defined by reduction, from the cases of the calls that it stands for."""
+    parts = [(share, made(share.draft)) for share in serving.shares(draft)]
+    for _, case in parts:
+        excluded |= case.excluded
+    every = {
+        dtype: tuple(
+            name for policy, names in _policies(excluded, asked) for name in names if policy.dtype == dtype
+        )
+        for dtype in DTYPES
+        if dtype not in excluded
+    }
+    needed = {*_features(draft, None), *_serving_features(draft, [case for _, case in parts])}
+    features = tuple(name for name in FEATURES if name in serving.features(draft, needed))
+    whole = all(case.expected for _, case in parts)  # not where it is only declared
+    return _case(draft, features, excluded, serving.joined(draft, parts, every) if whole else {})
+
+
+def _serving_features(draft: Draft, cases: Iterable[Case]) -> set[str]:
+    """What the calls need; `empty` where an operand has no element, or a row sees none of the keys that are there."""
+    found = {name for case in cases for name in case.features if name in ("gqa", "value_dim", "broadcast")}
+    empty = any(array.size == 0 for array in draft.inputs.values())
+    for share in serving.shares(draft):
+        problem = pose(share.draft.operation, share.draft.inputs, share.draft.options, None)
+        lengths = share.draft.inputs.get("kv_lengths", np.int64(problem.kv_len))
+        there = np.broadcast_to(lengths > 0, problem.size)  # entries that have any key
+        empty |= not problem.visible.any(axis=-1)[there].all()
+    return found | ({"empty"} if empty else set())
 
 
 @dataclass
@@ -171,23 +210,37 @@ def _outputs(
 
 def _check(draft: Draft) -> None:
     """Whether the call is refused is what the draft says (spec/errors.md)."""
-    dtype = (draft.only or DTYPES)[0]
-    arrays = {
-        name: cast(
-            array, draft.dtype_of.get(name, dtype if array.dtype.kind == "f" else dtype_name(array.dtype))
-        )
-        for name, array in draft.inputs.items()
-    }
     try:
-        call = Call(draft.operation, **arrays, **draft.options)
-        for check in CHECKS:
-            check(call)
+        _refuse(draft)
     except (TypeError, ValueError) as error:
         if not draft.raises:
             raise ValueError(f"{draft.id} is a wrong call: {error}") from error
     else:
         if draft.raises:
             raise ValueError(f"{draft.id} is to be refused, and nothing in it is wrong")
+
+
+def _refuse(draft: Draft) -> None:
+    """Makes every check of a call.
+
+    Raises:
+        ValueError, TypeError: it is wrong.
+    """
+    dtype = (draft.only or DTYPES)[0]
+    arrays = {}
+    for name, array in draft.inputs.items():
+        own = dtype if array.dtype.kind == "f" else dtype_name(array.dtype)
+        arrays[name] = cast(array, draft.dtype_of.get(name, held_in(draft.operation, name, own)))
+    if draft.operation in SERVING:
+        served = Served(draft.operation, **arrays, **draft.options)
+        for check in SERVING_CHECKS:
+            check(served)
+        for share in serving.shares(draft):
+            _refuse(share.draft)
+        return
+    call = Call(draft.operation, **arrays, **draft.options)
+    for check in CHECKS:
+        check(call)
 
 
 def _gradients(
@@ -305,7 +358,8 @@ def _inexact(draft: Draft) -> dict[str, str]:
             excluded[dtype] = f"the case is about {' and '.join(draft.only)}"
             continue
         for name, array in draft.inputs.items():
-            held = cast(array, draft.dtype_of.get(name, dtype)) if array.dtype.kind == "f" else array
+            own = held_in(draft.operation, name, draft.dtype_of.get(name, dtype))
+            held = cast(array, own) if array.dtype.kind == "f" else array
             if array.dtype.kind == "f" and not same_numbers(held.astype(np.float64), array):
                 excluded[dtype] = f"{name} is not exact in {dtype}"
                 break
@@ -453,6 +507,8 @@ def _features(draft: Draft, problem: Problem | None) -> tuple[str, ...]:
         found.add("validation")
     if problem is not None:
         found |= _shape_features(draft, problem)
+    if draft.operation in SERVING:
+        found = serving.features(draft, found)
     return tuple(name for name in FEATURES if name in found)
 
 

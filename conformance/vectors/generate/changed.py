@@ -8,6 +8,7 @@ import json
 from conformance.vectors.case import Array, Case
 from conformance.vectors.generate.build import declared
 from conformance.vectors.generate.draft import Draft, own_rows, rows_of, sampled_of
+from conformance.vectors.generate.serving import judged_rows
 
 FIELDS = (
     "note",
@@ -45,7 +46,8 @@ def _same(one: Array, other: Array) -> bool:
 def _asked(draft: Draft) -> tuple[object, ...]:
     """The rows that are judged and stored, and the dtypes of each signature."""
     signatures = {name: set(dtypes) for name, dtypes in draft.signatures.items()}
-    return draft.rows, own_rows(draft.sampled, draft.rows), signatures
+    rows = judged_rows(draft)
+    return rows, own_rows(draft.sampled, rows), signatures
 
 
 def _answered(case: Case) -> tuple[object, ...]:

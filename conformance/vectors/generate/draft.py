@@ -35,7 +35,7 @@ class Draft:
     sampled: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # result -> rows that are stored
 
 
-_FIELDS = ("rows", "only", "readable", "raises", "needs", "memory", "repeat", "dtype_of", "signatures")
+FIELDS = ("rows", "only", "readable", "raises", "needs", "memory", "repeat", "dtype_of", "signatures")
 
 
 def attend(
@@ -150,7 +150,7 @@ def _draft(
     given: dict[str, Any],
 ) -> Draft:
     """Arrays among what was given replace or join the inputs; the rest are options or fields of the draft."""
-    fields = {key: given.pop(key) for key in _FIELDS if key in given}
+    fields = {key: given.pop(key) for key in FIELDS if key in given}
     inputs |= {key: value for key, value in given.items() if isinstance(value, np.ndarray)}
     options = {key: value for key, value in given.items() if not isinstance(value, np.ndarray)}
     return Draft(name, note, covers, operation, inputs, options, **fields)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from mpmath import mp, mpf
 
-from conformance.names import MHA, MHA_VJP, SDPA, SDPA_VJP
+from conformance.names import MHA, MHA_VJP, SDPA, SDPA_VJP, SERVING
 from conformance.vectors.case import Case, Golden
-from conformance.vectors.verify import second, second_gradients
+from conformance.vectors.verify import second, second_gradients, second_serving
 
 # hi + lo leaves out at most half a unit of lo's last place: 2^-106 of the value, or half of the least subnormal
 RELATIVE, LEAST = mpf(2) ** -105, mpf(2) ** -1074
@@ -19,6 +19,7 @@ REFERENCES: Mapping[str, Callable[[Case], Iterator[second.Compared]]] = {
     MHA: second.references,
     SDPA_VJP: second_gradients.gradients,
     MHA_VJP: second_gradients.gradients,
+    **dict.fromkeys(SERVING, second_serving.served),
 }
 """By operation."""
 

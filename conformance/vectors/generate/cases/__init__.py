@@ -30,6 +30,9 @@ from conformance.vectors.generate.cases import (
     projection,
     reports,
     segments,
+    serving_latent,
+    serving_packed,
+    serving_paged,
     sizes,
     tiled,
     validation,
@@ -66,6 +69,9 @@ _CHAPTERS = (
     kernels,
     kernel_sizes,
     kernel_numbers,
+    serving_latent,
+    serving_packed,
+    serving_paged,
     validation,
 )
 
