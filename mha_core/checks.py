@@ -7,7 +7,7 @@ from typing import Any
 
 import array_api_compat
 
-from mha_core.arrays import DTYPES, dtype_name, namespace_of
+from mha_core.arrays import DTYPES, compute_dtype, dtype_name, namespace_of
 from mha_core.options import Options, Sizes
 from mha_core.result import Array
 
@@ -129,6 +129,7 @@ def check_options(query: Array, options: Options, sizes: Sizes) -> None:
         raise ValueError(
             f"sinks has shape {shape_of(options.sinks)} but needs ({sizes.num_heads},) (SHAPE-11)"
         )
+    _check_segments(query, options, sizes)
     if options.kv_lengths is not None:
         _check_per_entry(query, "kv_lengths", options.kv_lengths, (sizes.batch,), "DTYPE-7")
     if options.q_offset is not None and not _is_int(options.q_offset):
@@ -151,6 +152,17 @@ def check_grad_output(grad: Any, like: Array, shape: tuple[int, ...]) -> None:
         given, wanted = dtype_name(grad.dtype), dtype_name(like.dtype)
         raise TypeError(f"grad_output has dtype {given} but output has {wanted} (GRAD-14)")
     check_agree("shape", "grad_output", shape_of(grad), "output", shape, "GRAD-14")
+
+
+def check_grad_lse(xp: Any, grad: Any, query: Array, sizes: Sizes) -> None:
+    """Refuses a gradient of the lse that is not of its shape, or neither of its dtype nor the operands' (GRAD-14)."""
+    if grad is None:
+        return
+    check_array("grad_lse", grad, query, "GRAD-14")
+    if grad.dtype not in (query.dtype, compute_dtype(xp, query.dtype)):
+        given, wanted = dtype_name(grad.dtype), dtype_name(compute_dtype(xp, query.dtype))
+        raise TypeError(f"grad_lse has dtype {given} but the lse has {wanted} (GRAD-14)")
+    check_agree("shape", "grad_lse", shape_of(grad), "lse", sizes.output[:-1], "GRAD-14")
 
 
 def _past_len(options: Options) -> int:
@@ -215,6 +227,20 @@ def _check_mask(query: Array, name: str, x: Array | None, sizes: Sizes, rule: st
         raise ValueError(f"{name} has shape {shape} but needs one that broadcasts to {logits} (SHAPE-11)")
 
 
+def _check_segments(query: Array, options: Options, sizes: Sizes) -> None:
+    """Refuses segments of which one is missing, or that are not one integer a query and a key."""
+    pair = {
+        "q_segments": (options.q_segments, sizes.q_len),
+        "kv_segments": (options.kv_segments, sizes.kv_len),
+    }
+    missing = [name for name, (x, _) in pair.items() if x is None]
+    if len(missing) == 1:
+        raise ValueError(f"{missing[0]} is None but the other segments are given: both or neither (MASK-17)")
+    for name, (x, length) in pair.items():
+        if x is not None:
+            _check_per_entry(query, name, x, ((length,), (*sizes.batch, length)), "DTYPE-7")
+
+
 def _check_per_entry(query: Array, name: str, x: Any, shapes: tuple[tuple[int, ...], ...], rule: str) -> None:
     """Refuses anything but an integer array of one of the shapes."""
     if not array_api_compat.is_array_api_obj(x):
@@ -225,7 +251,7 @@ def _check_per_entry(query: Array, name: str, x: Any, shapes: tuple[tuple[int, .
         raise TypeError(f"{name} has dtype {dtype} but needs an integer one ({rule})")
     if shape_of(x) not in shapes:
         raise ValueError(
-            f"{name} has shape {shape_of(x)} but needs one number a batch entry, {shapes[-1]} (SHAPE-11)"
+            f"{name} has shape {shape_of(x)} but needs {' or '.join(map(str, dict.fromkeys(shapes)))} (SHAPE-11)"
         )
 
 
