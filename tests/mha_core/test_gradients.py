@@ -23,7 +23,7 @@ CASES = [(name, dtype) for name in LIBRARIES for dtype in dtypes_of(name)]
 QUICK = settings(
     max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
 )
-CONSTANT = ("mask", "q_offset", "kv_lengths", "past_key", "past_value")
+CONSTANT = ("mask", "q_offset", "kv_lengths", "past_key", "past_value", "q_segments", "kv_segments")
 RNG = np.random.default_rng(19)
 NAN, INF = math.nan, math.inf
 parts_module = importlib.import_module("mha_core.parts")
@@ -78,19 +78,27 @@ def assert_close(got, wanted, **tolerance):
 
 
 def check_by_differences(operation, vjp, arrays, options):
-    """The gradients along one random direction of each argument: the slope there of the definition's output."""
+    """The gradients along one random direction of each argument: the slope there of the definition's results."""
+    with_lse = options["return_lse"]
     options = {name: x for name, x in options.items() if not name.startswith("return_")}
 
-    def output(**arrays):
-        return operation(**arrays, **options)["output"]
+    def results(**arrays):
+        found = operation(**problems.as_mask(arrays), **options, return_lse=True)
+        lse = found["lse"] if with_lse else np.zeros(0)
+        return np.concatenate([found["output"].ravel(), np.where(np.isfinite(lse), lse, 0.0).ravel()])
 
-    grad = RNG.standard_normal(output(**arrays).shape)
-    got = vjp(**arrays, grad_output=grad, **options)
+    found = operation(**problems.as_mask(arrays), **options, return_lse=True)
+    grads = {"grad_output": RNG.standard_normal(found["output"].shape)}
+    if with_lse:  # of an empty row without a sink it reaches nothing
+        lse = RNG.standard_normal(found["lse"].shape)
+        grads["grad_lse"] = np.where(np.isfinite(found["lse"]), lse, math.nan)
+    grad = np.concatenate([np.nan_to_num(x).ravel() for x in grads.values()])
+    got = vjp(**arrays, **grads, **options)
     assert set(got) == set(arrays) - set(CONSTANT)
     for name, x in got.items():
         assert (x.shape, x.dtype) == (arrays[name].shape, arrays[name].dtype)
         direction = np.where(np.isfinite(arrays[name]), RNG.standard_normal(x.shape), 0.0)
-        ahead, behind = (output(**arrays | {name: arrays[name] + step * direction}) for step in (1e-6, -1e-6))
+        ahead, behind = (results(**arrays | {name: arrays[name] + step * direction}) for step in (1e-6, -1e-6))
         slope = np.sum((ahead - behind) * grad) / 2e-6
         np.testing.assert_allclose(np.sum(x * direction), slope, rtol=1e-5, atol=1e-6, err_msg=name)
 
