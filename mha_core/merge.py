@@ -15,8 +15,8 @@ def merge_attention(
     """The attention over all keys from that over parts of them, computed without sinks (ATT-1, ATT-14).
 
     Each part is weighted by exp(lse); one that holds no visible key (lse -inf) counts for nothing, and a row
-    without any is an empty row, whose lse is the sink or -inf (MASK-3, MASK-16). The result is a part itself, to be merged further, until
-    sinks have been given.
+    without any is an empty row, whose lse is the sink or -inf (MASK-3, MASK-16). The result is a part itself, to
+    be merged further, until sinks have been given.
 
     Args:
         outputs: one or more of (..., H, q_len, d_v), of one dtype.

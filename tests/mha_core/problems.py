@@ -113,7 +113,9 @@ def _options(draw, sizes, d_k, d_v, special):
     if "segments" in chosen:
         for name, length in (("q_segments", q_len), ("kv_segments", kv_len)):
             shape = (*batch, length) if draw(st.booleans()) else (length,)
-            arrays[name] = rng.choice([-1, 0, 2**31 - 1], shape).astype(draw(st.sampled_from(["int32", "int64"])))
+            arrays[name] = rng.choice([-1, 0, 2**31 - 1], shape).astype(
+                draw(st.sampled_from(["int32", "int64"]))
+            )
     if "scale" in chosen:
         options["scale"] = draw(st.sampled_from([0, 1, -0.5, 2.0]))
     if "softcap" in chosen:

@@ -98,7 +98,9 @@ def check_by_differences(operation, vjp, arrays, options):
     for name, x in got.items():
         assert (x.shape, x.dtype) == (arrays[name].shape, arrays[name].dtype)
         direction = np.where(np.isfinite(arrays[name]), RNG.standard_normal(x.shape), 0.0)
-        ahead, behind = (results(**arrays | {name: arrays[name] + step * direction}) for step in (1e-6, -1e-6))
+        ahead, behind = (
+            results(**arrays | {name: arrays[name] + step * direction}) for step in (1e-6, -1e-6)
+        )
         slope = np.sum((ahead - behind) * grad) / 2e-6
         np.testing.assert_allclose(np.sum(x * direction), slope, rtol=1e-5, atol=1e-6, err_msg=name)
 
