@@ -18,19 +18,17 @@ def visible_keys(p, mask, attn_bias, is_causal, window, length):
 
 def one_query(query, key, value, attn_bias, scale, softcap, sink):
     """Output (d_v,), weights (n,) and lse of a query (d_k,) that sees n keys (n, d_k) and values (n, d_v)."""
-    if len(key) == 0:
-        return np.zeros(value.shape[-1]), np.zeros(0), -np.inf              # MASK-3, MASK-13: an empty row
     x = scale * (key @ query)                                               # ATT-1: (n,)
     y = x if softcap is None else softcap * np.tanh(x / softcap)            # ATT-5
     logits = y + attn_bias                                                  # ATT-6, ATT-7, ATT-9
-    top = max(logits.max(), sink, np.finfo(np.float64).min)                 # ATT-2: any finite number would do
+    top = max(logits.max(initial=-np.inf), sink, np.finfo(np.float64).min)  # ATT-2: any finite number would do
     terms = np.exp(logits - top)                                            # ATT-10: NaN where top is infinite
     total = terms.sum() + np.exp(sink - top)                                # ATT-12: a sink of -inf adds nothing
     weights = terms / total                                                 # ATT-13, MASK-15: NaN where it is 0 / 0
     finite = np.isfinite(value)                                             # ATT-11: what is not, whatever its weight,
     output = weights @ np.where(finite, value, 0)                           # ATT-1
     output += np.where(finite, 0, value).sum(axis=0)                        # reaches its column
-    return output, weights, top + np.log(total)                             # ATT-14
+    return output, weights, top + np.log(total)                             # ATT-14, MASK-3, MASK-16: an empty row too
 
 
 @np.errstate(all="ignore")                                                  # inf - inf is NaN without a warning

@@ -189,8 +189,9 @@ def normalise(c: Call, raised: Array, total: Array, visible: Array) -> Any:
 
 
 def log(c: Call, total: Array, peak: Array, visible: Array) -> Array:
-    """The log of the denominator; -inf for an empty row, sinks or not (ATT-14, MASK-13)."""
-    return np.where(visible.any(axis=-1), (np.log(total) + peak)[..., 0], c.wide(-np.inf))
+    """The log of the denominator; of an empty row its sink, -inf without one (ATT-14, MASK-16)."""
+    found: Array = (np.log(total) + peak)[..., 0]
+    return found
 
 
 def average(c: Call, weights: Array, value: Array, visible: Array) -> Array:

@@ -72,7 +72,7 @@ def attend(problem: Problem, a: Approximation, kind: Kind) -> Heads:
     if problem.has_bias:
         logits = logits + kind.of(finite(problem.bias))
     seen, top = _seen(problem, a), kind.of(finite(a.top))
-    some = seen.any(axis=-1, keepdims=True)
+    some = np.isfinite(a.lse)[..., None]  # a key is seen, or there is a sink (MASK-16)
     exponentials = (logits - top).where(seen).exp().where(seen)
     totals, sinks = exponentials.total(keepdims=True), None
     if a.sinks is not None:

@@ -42,7 +42,7 @@ class Rows:
         return self.round.store(self.round.function("exp", self.round.store(self.logits - top)))
 
     def total(self, raised: Array, top: Array) -> Array:
-        """The denominator, 1 for an empty row."""
+        """The denominator, 1 where nothing counts."""
         order = self.round.style.average
         summed = raised.sum(axis=-1, keepdims=True)
         if order in ("sequential", "reverse"):
@@ -50,11 +50,18 @@ class Rows:
             summed = self.round.product(order, raised, ones)
         if self.sink is not None:
             summed = summed + self.round.store(self.round.function("exp", self.round.store(self.sink - top)))
-        return np.where(self.some, summed, self.round.wide(1))
+        return np.where(self.counted, summed, self.round.wide(1))
+
+    @property
+    def counted(self) -> Any:
+        """Rows whose denominator has a term: a key, or the sink (MASK-16). [..., H, q_len, 1]."""
+        return self.some if self.sink is None else self.some | np.isfinite(self.sink)
 
     def lse(self, top: Array, total: Array) -> Array:
-        """The log of the denominator; -inf for an empty row. [..., H, q_len]."""
-        return np.where(self.some, top + self.round.function("log", total), self.round.wide(-np.inf))[..., 0]
+        """The log of the denominator; -inf for a row without a term. [..., H, q_len]."""
+        return np.where(self.counted, top + self.round.function("log", total), self.round.wide(-np.inf))[
+            ..., 0
+        ]
 
     def averaged(self, weights: Array) -> Array:
         """The values by weights that are rounded once."""

@@ -30,6 +30,11 @@ def free(c: Call, *names: str) -> bool:
     return all(getattr(c, name) is None for name in names)
 
 
+def only_seen(c: Call, lse: Array, visible: Array) -> Array:
+    """The lse, -inf where a row sees no key."""
+    return np.where(visible.any(axis=-1), lse, c.wide(-np.inf))
+
+
 def apart(c: Call) -> bool:
     """Whether batch entries have different offsets."""
     return np.ndim(c.q_offset) > 0 and np.unique(c.q_offset).size > 1
@@ -162,11 +167,11 @@ PAIRS: tuple[Row, ...] = (
     ("bias-of-one-of-two-batch-axes-repeated",
      "A bias that one of several batch axes shares is flattened over them and repeated: entries get another's.",
      ("SHAPE-8", "SHAPE-4"), ("attn_bias",), lambda c: len(c.batch) > 1, read_bias(_repeated)),
-    ("sinks-fill-empty-rows-of-causality",
-     "Under causality the lse of a row that sees nothing is its sink and not -inf.",
-     ("MASK-13", "ATT-14"), ("sinks", "is_causal", "return_lse"),
+    ("lse-of-causal-empty-row-loses-sink",
+     "Under causality the lse of a row that sees nothing is -inf and not its sink.",
+     ("MASK-16", "ATT-14"), ("sinks", "is_causal", "return_lse"),
      lambda c: c.is_causal and given(c, "sinks"),
-     {"log": lambda c, total, peak, visible: (np.log(total) + peak)[..., 0]}),
+     {"log": lambda c, total, peak, visible: only_seen(c, R.log(c, total, peak, visible), visible)}),
     ("bias-column-in-first-block-only",
      "A bias of one column is added in the first block of 64 keys only.", ("SHAPE-8", "ATT-8"), ("attn_bias",),
      lambda c: given(c, "attn_bias") and c.attn_bias.shape[-1] == 1,

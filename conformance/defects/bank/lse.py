@@ -122,7 +122,7 @@ DEFECTS = (
     Defect(
         "lse-of-empty-row-zero",
         "The lse of an empty row is 0: it is -inf.",
-        ("MASK-13",),
+        ("MASK-16",),
         _empty(0.0),
         "torch flash attention on CPU",
         ("return_lse", "empty"),
@@ -130,21 +130,21 @@ DEFECTS = (
     Defect(
         "lse-of-empty-row-lowest",
         "The lse of an empty row is the lowest finite number: it is -inf.",
-        ("MASK-13", "NUM-6"),
+        ("MASK-16", "NUM-6"),
         _empty(float(np.finfo(np.float32).min)),
         features=("return_lse", "empty"),
     ),
     Defect(
         "lse-of-empty-row-nan",
         "The lse of an empty row is NaN: it is -inf.",
-        ("MASK-13", "NUM-6"),
+        ("MASK-16", "NUM-6"),
         _empty(np.nan),
         features=("return_lse", "empty"),
     ),
     Defect(
         "lse-of-empty-row-plus-inf",
         "The lse of an empty row is +inf: it is -inf.",
-        ("MASK-13", "NUM-6"),
+        ("MASK-16", "NUM-6"),
         _empty(np.inf),
         "FlashAttention",
         ("return_lse", "empty"),

@@ -167,14 +167,15 @@ DEFECTS = (
         features=("sinks",),
     ),
     Defect(
-        "sinks-fill-empty-rows",
-        "A sink fills an empty row: its lse is the sink and not -inf.",
-        ("MASK-13",),
+        "lse-of-empty-row-loses-sink",
+        "The lse of an empty row is -inf although it has a sink: it is the sink.",
+        ("MASK-16",),
         {
-            "log": lambda c, total, peak, visible: (
-                R.log(c, total, peak, visible) if c.sinks is None else (np.log(total) + peak)[..., 0]
+            "log": lambda c, total, peak, visible: np.where(
+                visible.any(axis=-1), R.log(c, total, peak, visible), c.wide(-np.inf)
             )
         },
+        "this specification before 1.2",
         features=("sinks", "return_lse", "empty"),
     ),
     Defect(

@@ -17,7 +17,7 @@ class Approximation:
     raw: Array  # [B, H, rows, kv_len], q k^T
     logits: Array  # [B, H, rows, kv_len], after scale, softcap and bias; -inf where masked
     sinks: Array | None  # [H]
-    top: Array  # [B, H, rows, 1], the largest logit or sink; 0 for an empty row
+    top: Array  # [B, H, rows, 1], the largest logit or sink; 0 where there is neither
     weights: Array  # [B, H, rows, kv_len]
     lse: Array  # [B, H, rows]
     heads: Array  # [B, H, rows, d_v]
@@ -39,13 +39,14 @@ def approximate(problem: Problem) -> Approximation:
         top = logits.max(axis=-1, keepdims=True, initial=-np.inf)
         if sinks is not None:
             top = np.maximum(top, sinks[:, None, None])
-        top = np.where(some, top, 0.0)
+        counted = some | ~np.isneginf(top)  # MASK-16: the sink alone is a denominator as well
+        top = np.where(counted, top, 0.0)
         exponentials = np.where(problem.visible, np.exp(logits - top), 0.0)
         total = exponentials.sum(axis=-1, keepdims=True)
         if sinks is not None:
             total = total + np.exp(sinks[:, None, None] - top)
         weights = np.where(some, exponentials / np.where(some, total, 1.0), 0.0)
-        lse = np.where(some, top + np.log(np.where(some, total, 1.0)), -np.inf)[..., 0]
+        lse = np.where(counted, top + np.log(np.where(counted, total, 1.0)), -np.inf)[..., 0]
         heads = _average(weights, value, problem)
         output = _merged(problem, heads) if problem.layer else heads
     return Approximation(query, key, value, raw, logits, sinks, top, weights, lse, heads, output)

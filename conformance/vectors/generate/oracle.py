@@ -143,9 +143,13 @@ def softmax(
     for i in range(n):
         # a visible -inf logit weighs nothing; NaN and +inf are shown by the approximation alone
         seen = [j for j in range(m) if np.isfinite(approximation.logits[b, h, i, j])]
-        if not seen or not np.isfinite(approximation.lse[b, h, i]):
+        if not np.isfinite(approximation.lse[b, h, i]):
             continue
-        exponents, top = _exponents(problem, raw, factor, b, h, i, seen, approximation)
+        exponents, top = [], flint.arb(0)
+        if seen:
+            exponents, top = _exponents(problem, raw, factor, b, h, i, seen, approximation)
+        elif sinks is not None:  # MASK-16: the sink is all there is
+            top = flint.arb(float(sinks[h]))
         total = flint.arb(0)
         for j, exponent in zip(seen, exponents, strict=True):
             exponentials[i][j] = exponent.exp()

@@ -182,7 +182,7 @@ class Call:
         g = h // (self.num_heads // self.num_kv_heads)
         keys = [j for j in range(self.kv_len) if self.visible(b, h, i, j)]
         if not keys:
-            return {}, -math.inf
+            return {}, self.alone(h)
         (queries, q_shift), (all_keys, k_shift) = self.heads("query", b, h), self.heads("key", b, g)
         logits = {j: self.logit(b, h, i, j, queries[i], all_keys[j], q_shift + k_shift) for j in keys}
         terms: dict[Any, Number] = {**logits}  # by key, and the sink
@@ -196,6 +196,11 @@ class Call:
         powers = {key: mpf(0) if _bad(x) else mp.exp(x - most) for key, x in terms.items()}
         total = mp.fsum(powers.values())
         return {j: powers[j] / total for j in keys}, most + mp.log(total)
+
+    def alone(self, h: int) -> Number:
+        """The lse of a row without a key: its sink, -inf without one (MASK-16)."""
+        sink = float(self.inputs["sinks"][h]) if "sinks" in self.inputs else -math.inf
+        return mpf(sink) if math.isfinite(sink) else sink if sink < 0 else math.nan
 
     def average(self, b: Place, h: int, weights: Mapping[int, Number]) -> list[tuple[Number, Any]]:
         """The row of values, each times its weight, and its size in absolute terms, column by column."""

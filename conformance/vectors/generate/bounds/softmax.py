@@ -51,7 +51,7 @@ class Softmax:
     query_variance: Array  # [rows, d_k], errors that all keys of a row share
     scale: float
     top: Array  # [rows, 1]
-    lse: Array  # [rows, 1], zero for an empty row
+    lse: Array  # [rows, 1], zero where it is not finite
     logits: Array
     unit: float  # of the errors of the logits
     sum_unit: float  # of their sums
@@ -164,7 +164,8 @@ def softmax_of(
     sink_weight, sink_exponent, sink_variance = np.zeros_like(top), np.zeros_like(top), np.zeros_like(top)
     if a.sinks is not None and np.isfinite(a.sinks[h]):
         sink = float(a.sinks[h])
-        sink_weight = np.where(visible.any(axis=-1, keepdims=True), np.exp(np.minimum(sink - lse, 0.0)), 0.0)
+        counted = np.isfinite(a.lse[b, h])[:, None]  # of an empty row the sink is all there is
+        sink_weight = np.where(counted, np.exp(np.minimum(sink - lse, 0.0)), 0.0)
         sink_exponent = 2 * u_a * (abs(sink) + np.abs(top)) + u_l * np.abs(lse - sink) + exponential
         sink_variance = (u_l**2 * (lse - sink) ** 2 + u_a**2 * sink**2 + (2 * u_a) ** 2 + u_l**2) / 3
     return Softmax(

@@ -133,10 +133,11 @@ def _pairs() -> Iterator[Draft]:
         attn_bias=draws.gauss(2, 1, 2, 3, 4, sigma=2.0),
     )
     yield attend(
-        "causal/empty-rows-sinks-lse",
-        "A sink beside rows that see no key: their lse is -inf.",
-        "MASK-13",
+        "causal/empty-rows-lse-is-sink",
+        "A sink beside rows that see no key: it is their lse.",
+        "MASK-16",
         "ATT-12",
+        like="causal/empty-rows-sinks-lse",
         heads=2,
         is_causal=True,
         q_offset=-2,

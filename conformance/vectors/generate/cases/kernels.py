@@ -76,6 +76,10 @@ BACKWARD_COVERS = {
 }
 
 
+_OF_SINK = {"sinks", "lse", "empty"}
+"""Where these meet, the lse of some row is its sink; before 1.2 it was -inf, under a name without that."""
+
+
 @dataclass(frozen=True)
 class Kind:
     """One of the four operations, as this chapter asks it."""
@@ -123,7 +127,8 @@ def name_of(kind: Kind, meeting: Meeting) -> str:
     """The ID of the case of a meeting."""
     tile, path = meeting.place
     kv_len = kind.tiles[path] + TILES[tile]
-    return "-".join((f"kernels/{kind.name}{path}", str(kv_len), *meeting.options))
+    of_sink = ("of-sink",) if _OF_SINK <= set(meeting.options) else ()
+    return "-".join((f"kernels/{kind.name}{path}", str(kv_len), *meeting.options, *of_sink))
 
 
 def _draft(kind: Kind, meeting: Meeting) -> Draft:
@@ -143,6 +148,8 @@ def _draft(kind: Kind, meeting: Meeting) -> Draft:
     covers = dict.fromkeys(kind.always)
     known = BACKWARD_COVERS if kind.backward else COVERS
     covers |= dict.fromkeys(known[option] for option in options if option in known)
+    if _OF_SINK <= set(options):
+        covers["MASK-16"] = None
     words = " and ".join(", ".join(WORDS[o] for o in options).rsplit(", ", 1))
     return seeded(
         name_of(kind, meeting),

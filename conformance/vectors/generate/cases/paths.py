@@ -209,19 +209,21 @@ def _numbers() -> Iterator[Draft]:
         mask=draws.mask(2, 1, 5, 7, share=0.8) | (np.arange(7) == 3),
     )
     yield attend(
-        "paths/lse-of-row-emptied-by-length",
-        "A row emptied by its length has an lse of -inf.",
-        "MASK-13",
+        "paths/sink-is-lse-of-row-emptied-by-length",
+        "The lse of a row emptied by its length is its sink.",
+        "MASK-16",
         "MASK-12",
+        like="paths/lse-of-row-emptied-by-length",
         kv_lengths=np.array([0, 4]),
         return_lse=True,
         sinks=exact([0.5, -1.0, 2.0]),
     )
     yield attend(
-        "paths/no-keys-sinks",
-        "kv_len is zero, with sinks: zeros, and an lse of -inf.",
+        "paths/no-keys-lse-is-sink",
+        "kv_len is zero, with sinks: zeros, and an lse that is the sink.",
         "MASK-14",
-        "MASK-13",
+        "MASK-16",
+        like="paths/no-keys-sinks",
         kv_len=0,
         sinks=exact([0.5, -1.0, 2.0]),
         return_lse=True,

@@ -176,7 +176,7 @@ def _slope_error(problem: Problem, softmax: Softmax, policy: Policy) -> Array:
 
 def _sink_error(softmax: Softmax, policy: Policy, delta: Array, of_delta: Array, rho: Array) -> Array:
     """The sink as one more key whose product is zero; `of_delta` is the error of Delta. [rows, 1]."""
-    p, growth = softmax.sink_weight, softmax.sink_growth
+    p, growth = softmax.sink_weight * softmax.visible.any(axis=-1, keepdims=True), softmax.sink_growth
     moved = (softmax.weights * softmax.growth).sum(axis=-1, keepdims=True)
     error = np.minimum(p * ((1 - p) * growth + moved) / softmax.denominator, np.maximum(p, 1 - p)) * (p > 0)
     away = np.abs(delta)
