@@ -66,6 +66,13 @@ FEATURES = frozenset(
         "value_dim",
         "broadcast",
         "empty",
+        "segments",
+        "grad_lse",
+        "packed",
+        "paged",
+        "append",
+        "latent",
+        "merge",
         "validation",
         "strict_masking",
     }

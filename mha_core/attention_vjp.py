@@ -95,7 +95,7 @@ def scaled_dot_product_attention_vjp(
     sizes = head_sizes(query, key, value, options)
     check_options(query, options, sizes)
     check_grad_output(grad_output, query, sizes.output)
-    check_grad_lse(xp, grad_lse, query, sizes)
+    check_grad_lse(xp, grad_lse, query, sizes.output[:-1])
     all_keys, all_values = with_past(xp, past_key, key), with_past(xp, past_value, value)
     heads = attend_vjp(xp, query, all_keys, all_values, grad_output, options, sizes, grad_lse=grad_lse)
     gradients = {

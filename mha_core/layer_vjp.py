@@ -110,7 +110,7 @@ def multi_head_attention_vjp(
     sizes = layer_sizes(query, key, value, weights, biases, options)
     check_options(query, options, sizes)
     check_grad_output(grad_output, query, (*query.shape[:-1], w_o.shape[-1]))
-    check_grad_lse(xp, grad_lse, query, sizes)
+    check_grad_lse(xp, grad_lse, query, sizes.output[:-1])
     inputs = (query, key, value)
     dtype = compute_dtype(xp, query.dtype)
     with quiet(xp):

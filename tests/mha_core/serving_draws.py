@@ -1,4 +1,4 @@
-"""Random calls of the operations of serving, with NaN wherever nobody may read, and what the definition says of them."""
+"""Random calls of the operations of serving, NaN wherever nobody may read, and what the definition says of them."""
 
 import math
 
