@@ -108,6 +108,7 @@ _append = _jit(mha_core.append_to_pages)
 def packed_attention(
     query: Any, key: Any, value: Any, *, q_starts: Any, kv_starts: Any, q_offset: Any = None, **options: Any
 ) -> Any:
+    """The core's, compiled; what it cannot read there is checked here."""
     if q_offset is None and q_starts.shape == kv_starts.shape:  # compiled it cannot tell equal lengths
         q_offset = 0 if bool((jnp.diff(q_starts) == jnp.diff(kv_starts)).all()) else None
     result = _packed(query, key, value, q_starts=q_starts, kv_starts=kv_starts, q_offset=q_offset, **options)
@@ -120,6 +121,7 @@ def packed_attention(
 def paged_attention(
     query: Any, key_pages: Any, value_pages: Any, *, page_table: Any, kv_lengths: Any, **options: Any
 ) -> Any:
+    """The core's, compiled; what it cannot read there is checked here."""
     result = _paged(query, key_pages, value_pages, page_table=page_table, kv_lengths=kv_lengths, **options)
     pages, size = key_pages.shape[:2]
     check_values_of_table(page_table.tolist(), kv_lengths.tolist(), pages, size, page_table.shape[1] * size)
@@ -130,6 +132,7 @@ def paged_attention(
 
 @functools.wraps(mha_core.append_to_pages)
 def append_to_pages(key_pages: Any, value_pages: Any, new_key: Any, new_value: Any, *, slots: Any) -> Any:
+    """The core's, compiled; what it cannot read there is checked here."""
     result = _append(key_pages, value_pages, new_key, new_value, slots=slots)
     check_values_of_slots(slots.tolist(), key_pages.shape[0] * key_pages.shape[1])
     return result
