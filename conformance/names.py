@@ -18,6 +18,8 @@ OPTIONS = (
     "q_offset",
     "window",
     "kv_lengths",
+    "q_segments",
+    "kv_segments",
     "scale",
     "softcap",
     "sinks",
@@ -49,6 +51,7 @@ OPTION_FEATURES = (
     "return_weights",
     "return_lse",
     "cache",
+    "segments",
 )
 DEFAULT_FEATURES = ("gqa", "value_dim", "broadcast", "empty")
 """Claimed by every target that does not say otherwise: they need no option of their own."""

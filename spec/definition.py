@@ -7,11 +7,12 @@ that its line states. It checks nothing of a call. `mha-conformance run spec/def
 import numpy as np
 
 
-def visible_keys(p, mask, attn_bias, is_causal, window, length):
+def visible_keys(p, mask, attn_bias, same_segment, is_causal, window, length):
     """Which keys a query at place p may attend: booleans (kv_len,), as mask and attn_bias are."""
     j = np.arange(len(mask))
     left, right = (np.inf if side is None else side for side in window)     # MASK-11
     visible = mask & (attn_bias != -np.inf) & (j < length)                  # MASK-1, ATT-8, MASK-12
+    visible &= same_segment                                                 # MASK-17
     visible &= (p - left <= j) & (j <= p + right)                           # MASK-10
     return visible & (j <= p) if is_causal else visible                     # MASK-6, MASK-9: all have to allow it
 
@@ -34,7 +35,7 @@ def one_query(query, key, value, attn_bias, scale, softcap, sink):
 @np.errstate(all="ignore")                                                  # inf - inf is NaN without a warning
 def scaled_dot_product_attention(
     query, key, value, *, mask=True, attn_bias=0.0, is_causal=False, q_offset=0, window=(None, None),
-    kv_lengths=None, scale=None, softcap=None, sinks=None, past_key=None, past_value=None,
+    kv_lengths=None, q_segments=0, kv_segments=0, scale=None, softcap=None, sinks=None, past_key=None, past_value=None,
     return_weights=False, return_lse=False,
 ):
     """Results by name. query (..., H, q_len, d_k), key (..., G, kv_len, d_k), value (..., G, kv_len, d_v)."""
@@ -48,6 +49,8 @@ def scaled_dot_product_attention(
     attn_bias = np.broadcast_to(attn_bias, (*rows, kv_len))                 # MASK-2: beside the mask
     q_offset = np.broadcast_to(q_offset, batch)                             # MASK-8
     lengths = np.broadcast_to(kv_len if kv_lengths is None else kv_lengths, batch)
+    q_segments = np.broadcast_to(q_segments, (*batch, q_len))
+    kv_segments = np.broadcast_to(kv_segments, (*batch, kv_len))            # MASK-18, CACHE-3: of every key, past too
     scale = 1 / np.sqrt(d_k) if scale is None else scale                    # ATT-3, ATT-4
     sinks = np.full(num_heads, -np.inf) if sinks is None else sinks
     output, weights, lse = np.zeros((*rows, d_v)), np.zeros((*rows, kv_len)), np.zeros(rows)    # SHAPE-2, SHAPE-9
@@ -56,7 +59,8 @@ def scaled_dot_product_attention(
         row, b = (*b, h, i), tuple(b)
         kv = (*b, h // (num_heads // num_kv_heads))                         # HEAD-2
         p = i + int(q_offset[b])
-        seen = visible_keys(p, mask[row], attn_bias[row], is_causal, window, lengths[b])
+        same = kv_segments[b] == q_segments[(*b, i)]
+        seen = visible_keys(p, mask[row], attn_bias[row], same, is_causal, window, lengths[b])
         output[row], weights[row][seen], lse[row] = one_query(              # MASK-4, MASK-5: only what is seen enters
             query[row], key[kv][seen], value[kv][seen], attn_bias[row][seen], scale, softcap, sinks[h]
         )
@@ -84,5 +88,5 @@ def multi_head_attention(query, key, value, *, w_q, w_k, w_v, w_o, b_q=None, b_k
 
 dtypes, features = ("float64",), {                                          # what the suite may ask: not `validation`
     "mask", "attn_bias", "is_causal", "q_offset", "window", "kv_lengths", "scale", "softcap", "sinks", "cache", "gqa",
-    "return_weights", "return_lse", "value_dim", "broadcast", "empty", "strict_masking",
+    "segments", "return_weights", "return_lse", "value_dim", "broadcast", "empty", "strict_masking",
 }

@@ -33,6 +33,8 @@ class Call:
     q_offset: Any = None
     window: Any = None
     kv_lengths: Any = None
+    q_segments: Any = None
+    kv_segments: Any = None
     scale: Any = None
     softcap: Any = None
     sinks: Any = None

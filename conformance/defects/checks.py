@@ -43,6 +43,11 @@ def _fits(c: Any, x: Any) -> bool:
     return all(axis in (1, want) for axis, want in zip(x.shape, wanted, strict=True))
 
 
+def _numbers(c: Any, x: Any, length: int) -> bool:
+    """Whether it is one number a token, for each batch entry or for all."""
+    return _is(x, length) or _is(x, *c.batch, length)
+
+
 def _integer(x: Any) -> bool:
     return isinstance(x, int | np.integer) and not isinstance(x, bool)
 
@@ -124,6 +129,18 @@ CHECKS = (
         TypeError,
     ),
     Check("lengths", "SHAPE-11", lambda c: not _is(c.kv_lengths, *c.batch)),
+    Check("half of the segments", "MASK-17", lambda c: (c.q_segments is None) != (c.kv_segments is None)),
+    Check(
+        "segments dtype",
+        "DTYPE-7",
+        lambda c: any(x is not None and x.dtype.kind not in "iu" for x in (c.q_segments, c.kv_segments)),
+        TypeError,
+    ),
+    Check(
+        "segments",
+        "SHAPE-11",
+        lambda c: not (_numbers(c, c.q_segments, c.q_len) and _numbers(c, c.kv_segments, c.kv_len)),
+    ),
     Check(
         "offsets dtype",
         "DTYPE-7",

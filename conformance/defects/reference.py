@@ -53,6 +53,7 @@ class Steps:
     by_causal: Step  # c, place -> the same
     by_window: Step  # c, place -> the same
     by_lengths: Step  # c -> the same
+    by_segments: Step  # c -> the same
     intersect: Step  # c, rules -> bool, the shape of the logits
     softmax: Step  # s, c, logits, visible -> weights, lse
     peak: Step  # c, logits, visible -> what is subtracted, [..., H, q_len, 1]
@@ -140,6 +141,14 @@ def by_window(c: Call, place: Array) -> Any:
     if right is not None:
         shown &= c.columns <= place + right
     return shown
+
+
+def by_segments(c: Call) -> Any:
+    """Keys of the query's number (MASK-17)."""
+    if c.q_segments is None:
+        return None
+    same: Array = c.q_segments[..., :, None] == c.kv_segments[..., None, :]
+    return same[..., None, :, :]
 
 
 def intersect(c: Call, rules: tuple[Any, ...]) -> Array:
@@ -249,6 +258,7 @@ REFERENCE = Steps(
     by_causal=lambda c, place: c.columns <= place if c.is_causal else None,
     by_window=by_window,
     by_lengths=lambda c: None if c.kv_lengths is None else c.columns < c.kv_lengths[..., None, None, None],
+    by_segments=by_segments,
     intersect=intersect,
     softmax=softmax,
     peak=peak,

@@ -16,6 +16,7 @@ FEATURES = {
     "empty": "where a query sees no key, or a size is 0",
     "strict_masking": "where NaN or infinity is hidden",
     "cache": "with a past",
+    "segments": "with segments",
 }
 """Features that are no option of their own, in words."""
 SIZES = {
@@ -60,7 +61,12 @@ def _given(cases: Sequence[Case]) -> Iterator[tuple[str, Array]]:
     for name in OPTION_FEATURES:
         given = _where(name in case.features for case in cases)
         yield FEATURES.get(name, f"where `{name}` is given"), given
-        yield f"where no `{name}` is given" if name != "cache" else "without a past", ~given
+        yield (
+            {"cache": "without a past", "segments": "without segments"}.get(
+                name, f"where no `{name}` is given"
+            ),
+            ~given,
+        )
         yield f"where `{name}` is an array", _where(name in case.inputs for case in cases)
         yield f"where `{name}` is no array", _where(name in case.options for case in cases)
     for name, words in FEATURES.items():

@@ -22,7 +22,7 @@ from conformance.vectors.case import Array
 LOGITS = frozenset(
     {
         *("accept", "scale", "score", "cap", "bias", "place", "intersect"),
-        *("by_mask", "by_bias", "by_causal", "by_window", "by_lengths"),
+        *("by_mask", "by_bias", "by_causal", "by_window", "by_lengths", "by_segments"),
     }
 )
 """Steps that say what the logits are, and which of them are visible."""

@@ -28,6 +28,8 @@ def arrays(recipe: Recipe) -> dict[str, Array]:
         inputs["mask"] = mask(recipe)
     if recipe.bias:
         inputs["attn_bias"] = bias(recipe)
+    if recipe.segments:
+        inputs["q_segments"], inputs["kv_segments"] = segments(recipe)
     if recipe.lengths is not None:
         inputs["kv_lengths"] = lengths(recipe).reshape(recipe.batch)
     if recipe.offset is not None and not isinstance(recipe.offset, int):
@@ -168,6 +170,32 @@ def bias(recipe: Recipe) -> Array:
     return made
 
 
+NEIGHBOURS = {"s": (0, 1, 2, 3, 4, 5), "u": (0, 1, 2, 3, 4, 5), "p": (0, 1, 2, 3, 4, -1)}
+"""Numbers of segments by kind: sorted runs, in any order, with a last run of padding."""
+APART = (-(2**31), 2**31 - 1, -1, 255, 256, 0)
+"""Numbers that are alike where some of their bits are lost."""
+
+
+def segments(recipe: Recipe) -> tuple[Array, Array]:
+    """Numbers of the queries and of the keys, [..., q_len] and [..., kv_len], in int32 or int64."""
+    axes, _, kind = recipe.segments.partition("-")
+    entries, batch = (recipe.entries, recipe.batch) if axes == "b" else (1, ())
+    count = 2 + key("segments", recipe.stream) % 4
+    numbers = np.array(NEIGHBOURS.get(kind, APART), np.int64)
+    found = []
+    for name, length in (("q", recipe.q_len), ("kv", recipe.kv_len)):
+        place = np.arange(length, dtype=np.int64)[None, :] + np.arange(entries, dtype=np.int64)[:, None]
+        run = np.minimum(place * count // max(recipe.kv_len if name == "kv" else length, 1), count - 1)
+        if kind in ("u", "w"):
+            drawn = grid(key(f"{name}_segments", recipe.stream), (entries, length)) >> np.uint64(20)
+            run = (drawn % np.uint64(count)).astype(np.int64)
+        if kind == "p":  # the last run is padding
+            run = np.where(run == count - 1, len(numbers) - 1, run)
+        held = numbers[run].astype(np.int32 if recipe.stream % 3 else np.int64)
+        found.append(held.reshape(*batch, length))
+    return found[0], found[1]
+
+
 # What is seen
 
 
@@ -191,6 +219,9 @@ def visible(recipe: Recipe, inputs: Mapping[str, Array]) -> Array:
     first, end = spans(recipe)
     slots = np.arange(recipe.kv_len)
     shown: Array = ((slots >= first[..., None]) & (slots < end[..., None]))[:, None]
+    if recipe.segments:
+        of_query, of_key = (x.reshape(-1, x.shape[-1]) for x in segments(recipe))
+        shown = shown & (of_query[:, :, None] == of_key[:, None, :])[:, None]
     for name in ("mask", "attn_bias"):
         if name in inputs:
             rule = inputs[name] if name == "mask" else ~np.isneginf(inputs[name])

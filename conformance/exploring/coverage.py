@@ -14,6 +14,7 @@ ON: dict[str, Callable[[Recipe], object]] = {
     "mask": lambda r: r.mask, "attn_bias": lambda r: r.bias, "is_causal": lambda r: r.causal,
     "window": lambda r: r.window is not None, "kv_lengths": lambda r: r.lengths is not None,
     "scale": lambda r: r.scale is not None, "softcap": lambda r: r.softcap is not None, "sinks": lambda r: r.sinks,
+    "segments": lambda r: r.segments,
     "returned": lambda r: r.weights or r.lse, "cache": lambda r: r.past, "gqa": lambda r: r.groups < r.heads,
     "value_dim": lambda r: r.d_k != r.d_v, "several": lambda r: r.entries > 1,
 }  # fmt: skip

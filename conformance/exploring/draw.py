@@ -18,7 +18,7 @@ PATHS = ("one", "few", "chunk", "square", "long")
 """How queries and keys stand to each other: kernels have a path of their own for each."""
 OPTIONS = (
     "mask", "attn_bias", "is_causal", "window", "kv_lengths", "scale", "softcap", "sinks",
-    "returned", "cache", "gqa", "value_dim", "several",
+    "segments", "returned", "cache", "gqa", "value_dim", "several",
 )  # fmt: skip
 """What is met pairwise on each path; `several` is a batch of entries that differ."""
 SERVED = ("window", "kv_lengths", "attn_bias", "mask", "softcap", "sinks", "is_causal", "gqa", "several")
@@ -248,6 +248,9 @@ def _optional(claims: Claims, recipe: Recipe, options: set[str], path: str, dice
     if "attn_bias" in options:
         kinds = ("n0", "n2", "y", "y", "x", "i") if r.mask else ("n0", "n2", "n4", "i", "x", "y", "n-6")
         r = replace(r, bias=f"{_broadcast(features, r, dice)}-{dice.choice(kinds)}")
+    if "segments" in options:
+        axes = dice.choice(("b", "")) if r.batch else ""
+        r = replace(r, segments=f"{axes}-{dice.choice('ssuuwp')}")
     if "scale" in options:
         r = replace(r, scale=dice.choice((0.0, 1.0, 0.3, -0.5, 0.0625, 0.088388, 2.0)))
     if "softcap" in options:
@@ -308,7 +311,7 @@ def _filled(claims: Claims, recipe: Recipe, dice: Dice) -> Recipe:
     r = recipe
     data: dict[str, str] = {}
     kind = dice.below(100)
-    hides = bool(r.mask or r.bias or r.causal or r.window or r.lengths)
+    hides = bool(r.mask or r.bias or r.causal or r.window or r.lengths or r.segments)
     if kind < (40 if hides else 15) and not r.layer:  # logits far from zero, on one side of it
         query, key = _poles(r, dice)
         data |= {"query": query, "key": key, **({"past_key": key} if r.past else {})}
@@ -375,7 +378,7 @@ def needs(recipe: Recipe) -> frozenset[str]:
         "mask": r.mask, "attn_bias": r.bias, "is_causal": r.causal, "q_offset": r.offset is not None,
         "window": r.window is not None, "kv_lengths": r.lengths is not None, "scale": r.scale is not None,
         "softcap": r.softcap is not None, "sinks": r.sinks, "return_weights": r.weights, "return_lse": r.lse,
-        "cache": r.past, "gqa": r.groups < r.heads, "value_dim": r.d_v != r.d_k,
+        "cache": r.past, "segments": r.segments, "gqa": r.groups < r.heads, "value_dim": r.d_v != r.d_k,
         "broadcast": any(_broadcasts(r, words) for words in (r.mask, r.bias) if words),
         "empty": has_empty(r), "strict_masking": r.poison == "s" or (bool(r.poison) and r.gradients),
     }  # fmt: skip
@@ -394,7 +397,7 @@ def has_empty(r: Recipe) -> bool:
     """Whether a size is zero, or a row sees no key."""
     if 0 in (*r.batch, r.q_len, r.kv_len):
         return True
-    if r.mask or r.bias.endswith("-y"):
+    if r.mask or r.segments or r.bias.endswith("-y"):
         from conformance.exploring.arrays import bias, mask, visible
 
         given = {"mask": mask(r)} if r.mask else {}

@@ -15,7 +15,7 @@ SAME, SHAPE = "same", "shape"
 NUMBERS = ("query", "key", "value")
 OTHERS = {
     "mask": "mask", "attn_bias": "bias", "kv_lengths": "lengths", "sinks": "sinks", "is_causal": "causal",
-    "window": "window", "scale": "scale", "softcap": "softcap",
+    "q_segments": "segments", "kv_segments": "segments", "window": "window", "scale": "scale", "softcap": "softcap",
 }  # fmt: skip
 """Options that may be others in the call before, each with its field of a recipe."""
 
@@ -56,6 +56,8 @@ def _other(name: str, array: Array, kv_len: int) -> Array:
     rolled = np.roll(array, 1, axis=-1)
     if not np.array_equal(rolled, array):
         return rolled
+    if array.dtype.kind == "i":  # numbers of segments
+        return array ^ 1
     return ~array if array.dtype.kind == "b" else np.where(array == 1.0, 2.0, 1.0)
 
 

@@ -45,6 +45,8 @@ def of_entries(arrays: Mapping[str, Array], entries: tuple[int, ...], count: int
 
 
 def _batched(name: str, array: Array) -> bool:
+    if name.endswith("_segments"):
+        return array.ndim == 2
     return array.ndim != 2 or name not in ("mask", "attn_bias")
 
 

@@ -30,7 +30,7 @@ SHAPED = {
 }  # fmt: skip
 NAMES = {
     "memory": "the layout of an operand in memory", "poison": "NaN in what is hidden",
-    "cache": "a past", "biases": "a bias of a projection",
+    "cache": "a past", "segments": "segments", "biases": "a bias of a projection",
 }  # fmt: skip
 FAR = "logits far from zero"
 

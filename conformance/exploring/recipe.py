@@ -46,6 +46,7 @@ class Recipe:
     sinks: bool = False
     mask: str = ""  # axes that it has, dash, kind: `bhqk-r`; of rank 2 `QK-r`
     bias: str = ""
+    segments: str = ""  # whose numbers they are, dash, kind: `b-s` one row for each entry; `-u` for all
     weights: bool = False
     lse: bool = False
     data: tuple[tuple[str, str], ...] = ()  # operand -> family, where it is not the usual one
@@ -108,7 +109,7 @@ _LETTERS = {
     "operation": "o", "dtype": "t", "batch": "b", "heads": "h", "groups": "g", "q_len": "q", "kv_len": "k",
     "d_k": "d", "d_v": "v", "past": "p", "widths": "x", "biases": "j", "causal": "c", "offset": "f",
     "window": "w", "lengths": "n", "scale": "s", "softcap": "u", "sinks": "i", "mask": "m", "bias": "a",
-    "weights": "y", "lse": "l", "data": "D", "poison": "N", "memory": "M", "again": "A", "stream": "r",
+    "segments": "e", "weights": "y", "lse": "l", "data": "D", "poison": "N", "memory": "M", "again": "A", "stream": "r",
 }  # fmt: skip
 _OPERANDS = {
     "query": "q", "key": "k", "value": "v", "grad_output": "g", "past_key": "y", "past_value": "z",
@@ -117,7 +118,7 @@ _OPERANDS = {
 """Operands that a recipe says something of; the weights of a layer are one, and so are its biases."""
 _AGAIN = {
     **_OPERANDS, "same": "same", "shape": "shape", "kv_lengths": "n", "is_causal": "c", "window": "wi",
-    "scale": "sc", "softcap": "u",
+    "scale": "sc", "softcap": "u", "q_segments": "eq", "kv_segments": "ek",
 }  # fmt: skip
 """What the call before a call differs in."""
 
@@ -196,7 +197,7 @@ def _read(name: str, text: str) -> Any:
         return reading[name](text)
     if name in ("data", "memory"):
         return tuple((_turned(_OPERANDS)[part[0]], part[1:]) for part in text.split(","))
-    if name in ("biases", "mask", "bias", "poison"):
+    if name in ("biases", "mask", "bias", "segments", "poison"):
         if not re.fullmatch(r"[A-Za-z0-9-]*", text):
             raise ValueError(text)
         return text

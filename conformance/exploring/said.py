@@ -49,7 +49,7 @@ def _what(recipe: Recipe, name: str, array: Array) -> str:
     if array.size <= 4:
         return f" = {array.tolist()}"
     operand = "weights" if name in WEIGHTS else "biases" if name in BIASES else name
-    if name in ("mask", "attn_bias", "kv_lengths", "q_offset"):
+    if name in ("mask", "attn_bias", "kv_lengths", "q_offset", "q_segments", "kv_segments"):
         return ""
     family = recipe.family(operand)
     known = OF.get(family) or KINDS.get(family[0])

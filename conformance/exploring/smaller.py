@@ -14,6 +14,7 @@ OFF: dict[str, dict[str, Any]] = {
     "again": {"again": ""}, "memory": {"memory": ()}, "poison": {"poison": ""}, "return_weights": {"weights": False},
     "return_lse": {"lse": False}, "sinks": {"sinks": False}, "softcap": {"softcap": None}, "scale": {"scale": None},
     "attn_bias": {"bias": ""}, "mask": {"mask": ""}, "cache": {"past": 0}, "kv_lengths": {"lengths": None},
+    "segments": {"segments": ""},
     "window": {"window": None}, "is_causal": {"causal": False}, "q_offset": {"offset": None},
     "biases": {"biases": ""},
 }  # fmt: skip

@@ -16,7 +16,10 @@ from conformance.oracle.wanted import HINTS, wanted
 from conformance.running.nearest import nearest
 from conformance.vectors.case import Array
 
-ARRAYS = ("mask", "attn_bias", "kv_lengths", "sinks", "past_key", "past_value", *WEIGHTS, *BIASES)
+ARRAYS = (
+    *("mask", "attn_bias", "kv_lengths", "q_segments", "kv_segments", "sinks", "past_key", "past_value"),
+    *(*WEIGHTS, *BIASES),
+)
 """Options that are arrays; q_offset may be one."""
 
 

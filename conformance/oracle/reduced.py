@@ -104,6 +104,8 @@ def _tail(name: str, rank: int, x: Array) -> int:
     """Axes of an array behind those of the batch."""
     if name in ("kv_lengths", "q_offset"):
         return 0
+    if name.endswith("_segments"):
+        return 1
     if name == "sinks":
         return 1
     return min(3, x.ndim)
@@ -115,7 +117,7 @@ def _of_group(part: Part, group: int, share: int) -> Part:
 
     def cut(name: str, x: Array) -> Array:
         axis = 0 if name == "sinks" else -2 if name == "lse" else -3
-        if x.ndim < -axis or name in ("kv_lengths", "q_offset"):
+        if x.ndim < -axis or name in ("kv_lengths", "q_offset", "q_segments", "kv_segments"):
             return x
         if name in ("key", "value", "past_key", "past_value", "present_key", "present_value"):
             return np.take(x, [group], axis=axis)
@@ -134,7 +136,9 @@ def _of_block(part: Part, row: int) -> Part:
     rows = range(begin, min(begin + TALL, part.inputs["query"].shape[-2]))
 
     def cut(name: str, x: Array) -> Array:
-        axis = -1 if name == "lse" else -2
+        axis = -1 if name in ("lse", "q_segments") else -2
+        if name == "q_segments":
+            return np.take(x, rows, axis=axis)
         if name not in ("query", "mask", "attn_bias", "output", "lse", "weights") or x.ndim < 2:
             return x
         return x if x.shape[axis] == 1 else np.take(x, rows, axis=axis)

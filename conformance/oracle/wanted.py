@@ -1,6 +1,7 @@
 """What is wanted of a call that is wrong, by the name of the check that refuses it: what was given comes first."""
 
 from collections.abc import Callable
+from typing import Any
 
 from conformance.defects.call import Call
 from conformance.dtypes import dtype_name
@@ -10,6 +11,7 @@ HINTS = {
     "attn_mask": "a boolean one is `mask`, a float one is `attn_bias`",
     "enable_gqa": "leave it out: grouped heads are seen from the shapes",
     "dropout_p": "leave it out",
+    "segment_ids": "those of the queries are `q_segments`, those of the keys `kv_segments`",
 }
 """What to do with an option that others have, by its name."""
 
@@ -54,6 +56,10 @@ def _of_batch(x: str) -> Callable[[Call], str]:
 
 def _integers(x: str) -> Callable[[Call], str]:
     return lambda c: f"{x} is {dtype_name(getattr(c, x).dtype)} but integers are wanted"
+
+
+def _segments(c: Call) -> tuple[tuple[str, Any, int], ...]:
+    return ("q_segments", c.q_segments, c.q_len), ("kv_segments", c.kv_segments, c.kv_len)
 
 
 def _window(c: Call) -> str:
@@ -111,6 +117,21 @@ WANTED: dict[str, Callable[[Call], str]] = {
     "sinks": lambda c: f"sinks has shape {c.sinks.shape} but {(c.heads,)} is wanted, one for each head",
     "lengths dtype": _integers("kv_lengths"),
     "lengths": _of_batch("kv_lengths"),
+    "half of the segments": lambda c: (
+        f"{'q' if c.kv_segments is None else 'kv'}_segments is given alone but both or none are wanted"
+    ),
+    "segments dtype": lambda c: ", ".join(
+        f"{name} is {dtype_name(x.dtype)} but integers are wanted"
+        for name, x, _ in _segments(c)
+        if x.dtype.kind not in "iu"
+    ),
+    "segments": lambda c: ", ".join(
+        f"{name} has shape {x.shape} but {(length,)}"
+        + (f" or {(*c.batch, length)}" if c.batch else "")
+        + " is wanted"
+        for name, x, length in _segments(c)
+        if x.shape not in ((length,), (*c.batch, length))
+    ),
     "offsets dtype": _integers("q_offset"),
     "offsets": _of_batch("q_offset"),
     "offset kind": lambda c: f"q_offset={c.q_offset!r} but an int or an array of integers is wanted",

@@ -16,6 +16,7 @@ AXES = {
     **dict.fromkeys(("query", "key", "value", "grad_output", "output", "past_key", "past_value"), 3),
     **dict.fromkeys(("present_key", "present_value", "weights"), 3),
     "lse": 2,
+    **dict.fromkeys(("q_segments", "kv_segments"), 1),
     **dict.fromkeys(("q_offset", "kv_lengths"), 0),
 }
 """Array -> how many axes it has behind the batch axes."""
@@ -60,6 +61,8 @@ def _flat(operation: str, name: str, array: Array, batch: tuple[int, ...]) -> Ar
         return _flat_mask(array, batch)
     own = _own(operation, name)
     if own is None or array.ndim < own or (own == 0 and array.shape != batch):
+        return array
+    if own == 1 and array.ndim == 1 and batch:  # numbers that serve every entry
         return array
     lead = array.shape[: array.ndim - own]
     return array.reshape(prod(lead), *array.shape[array.ndim - own :])

@@ -46,7 +46,9 @@ class Call:
         """The features that the options claim; `**options` names none, so it claims none."""
         taken = self.options
         cache = {"cache"} if {"past_key", "past_value"} <= taken else set()
-        return (set(OPTIONS) & taken) - {"past_key", "past_value"} | cache | set(DEFAULT_FEATURES)
+        segments = {"segments"} if {"q_segments", "kv_segments"} <= taken else set()
+        parts = {"past_key", "past_value", "q_segments", "kv_segments"}
+        return (set(OPTIONS) & taken) - parts | cache | segments | set(DEFAULT_FEATURES)
 
 
 def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Call:
@@ -104,7 +106,7 @@ def lacking(features: Iterable[str], call: Call) -> set[str]:
     """Features whose argument an operation has no parameter for."""
     if call.any_option:
         return set()
-    wanted = {feature: "past_key" if feature == "cache" else feature for feature in features}
+    wanted = {feature: FIRST_OPTION.get(feature, feature) for feature in features}
     return {feature for feature, name in wanted.items() if name in OPTIONS and name not in call.options}
 
 
@@ -116,7 +118,7 @@ def check_taken(features: Iterable[str], calls: Collection[Call], source: str) -
     """
     for feature in features:
         if all(lacking((feature,), call) for call in calls):
-            name = "past_key" if feature == "cache" else feature
+            name = FIRST_OPTION.get(feature, feature)
             raise UsageError(
                 f"{source} has {feature!r} in its features, and no parameter {name}; "
                 "add it, or leave the feature out"
@@ -133,7 +135,12 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
     return parameters
 
 
+FIRST_OPTION = {"cache": "past_key", "segments": "q_segments"}
+"""The first option of a feature that has two."""
 MEANT = {
+    "segment_ids": "q_segments and kv_segments",
+    "q_segment_ids": "q_segments",
+    "kv_segment_ids": "kv_segments",
     "attn_mask": "mask or attn_bias",
     "attention_mask": "mask or attn_bias",
     "key_padding_mask": "mask or kv_lengths",

@@ -57,6 +57,8 @@ BOTH: Mapping[str, Mapping[str, int]] = {
     "attn_bias": {"head": -3, "query": -2, "key": -1},
     "weights": {"head": -3, "query": -2, "key": -1},
     "lse": {"head": -2, "query": -1},
+    "q_segments": {"query": -1},
+    "kv_segments": {"key": -1},
     "sinks": {"head": -1},
     "past_key": {"group": -3},
     "past_value": {"group": -3},
@@ -174,7 +176,8 @@ def _axes(case: Case, name: str, array_axes: int) -> dict[str, int]:
         {**(LAYER if layer else ATTENTION), **BOTH}.get("output" if name == "grad_output" else name, {})
     )
     batch = case.inputs["query"].ndim - (2 if layer else 3)
-    own = {"kv_lengths": 0, "q_offset": 0, "mask": 3, "attn_bias": 3}.get(name, array_axes - batch)
+    known = {"kv_lengths": 0, "q_offset": 0, "q_segments": 1, "kv_segments": 1, "mask": 3, "attn_bias": 3}
+    own = known.get(name, array_axes - batch)
     if batch and name not in SHARED and array_axes == batch + own:
         axes["batch"] = -array_axes
     return {kind: axis for kind, axis in axes.items() if -axis <= array_axes}

@@ -53,7 +53,7 @@ class Rows:
         return np.where(self.counted, summed, self.round.wide(1))
 
     @property
-    def counted(self) -> Any:
+    def counted(self) -> Array:
         """Rows whose denominator has a term: a key, or the sink (MASK-16). [..., H, q_len, 1]."""
         return self.some if self.sink is None else self.some | np.isfinite(self.sink)
 

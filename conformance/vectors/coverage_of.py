@@ -122,6 +122,9 @@ class View:
             found["window"] = (slot >= place - left if left is not None else True) & (
                 slot <= place + right if right is not None else np.ones(1, bool)
             )
+        if "q_segments" in x:
+            of_query, of_key = x["q_segments"], x["kv_segments"]
+            found["segments"] = (of_query[..., :, None] == of_key[..., None, :])[..., None, :, :]
         if "kv_lengths" in x:
             found["kv_lengths"] = slot < x["kv_lengths"].reshape(*x["kv_lengths"].shape, 1, 1, 1)
         return {name: np.broadcast_to(np.asarray(shows), full) for name, shows in found.items()}

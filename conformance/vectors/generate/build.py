@@ -447,6 +447,8 @@ def _features(draft: Draft, problem: Problem | None) -> tuple[str, ...]:
     found |= set(draft.needs)
     if "past_key" in given or "past_value" in given:
         found.add("cache")
+    if "q_segments" in given or "kv_segments" in given:
+        found.add("segments")
     if draft.raises:
         found.add("validation")
     if problem is not None:

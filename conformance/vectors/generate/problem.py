@@ -120,6 +120,12 @@ def _spread(
     return np.broadcast_to(held, (*batch, *full[1:])).reshape(full)
 
 
+def _by_entry(numbers: npt.NDArray[Any], batch: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Segment numbers of each batch entry, [B, length], of numbers that may be those of all."""
+    length = numbers.shape[-1]
+    return np.broadcast_to(numbers, (*batch, length)).reshape(math.prod(batch), length)
+
+
 def _visible(
     inputs: Mapping[str, npt.NDArray[Any]],
     options: Mapping[str, Any],
@@ -134,6 +140,10 @@ def _visible(
         visible &= _spread(inputs["mask"], batch, full, rows)
     if "attn_bias" in inputs:
         visible &= ~np.isneginf(_spread(inputs["attn_bias"], batch, full, rows).astype(np.float64))
+    if "q_segments" in inputs:
+        held = (_by_entry(inputs[name], batch) for name in ("q_segments", "kv_segments"))
+        of_query, of_key = held
+        visible &= (of_query[:, list(rows), None] == of_key[:, None, :])[:, None]
     slot = np.arange(kv_len)
     if "kv_lengths" in inputs:
         visible &= (slot < inputs["kv_lengths"].reshape(size, 1))[:, None, None, :]

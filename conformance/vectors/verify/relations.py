@@ -76,6 +76,7 @@ def _last(case: Case, problem: Problem) -> Problem:
     entry = {}
     for name, x in _wide(case.inputs).items():
         whole = name in shared or (name in ("mask", "attn_bias") and x.ndim == 2)
+        whole |= name.endswith("_segments") and x.ndim == 1
         entry[name] = x if whole else x[tuple(slice(-1, None) for _ in range(axes))].reshape(x.shape[axes:])
     return pose(case.operation, entry, case.options, case.expected["output"].rows)
 

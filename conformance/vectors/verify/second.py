@@ -135,6 +135,11 @@ class Call:
         place = (i, j) if array.ndim == 2 else (*b, h, i, j)
         return array[tuple(0 if size == 1 else p for size, p in zip(array.shape, place, strict=True))]
 
+    def segment(self, of: str, b: Place, place: int) -> int:
+        """The segment number of a query or key; one row of numbers may serve every batch entry."""
+        numbers = self.inputs[f"{of}_segments"]
+        return int(numbers[place] if numbers.ndim == 1 else numbers[(*b, place)])
+
     def visible(self, b: Place, h: int, i: int, j: int) -> bool:
         """Whether query i may attend key j."""
         inputs, options = self.inputs, self.options
@@ -143,6 +148,8 @@ class Call:
         if "mask" in inputs and not self.entry("mask", b, h, i, j):
             return False
         if "attn_bias" in inputs and float(self.entry("attn_bias", b, h, i, j)) == -math.inf:
+            return False
+        if "q_segments" in inputs and self.segment("q", b, i) != self.segment("kv", b, j):
             return False
         if options.get("is_causal") and j > place:
             return False

@@ -127,7 +127,7 @@ def name_of(kind: Kind, meeting: Meeting) -> str:
     """The ID of the case of a meeting."""
     tile, path = meeting.place
     kv_len = kind.tiles[path] + TILES[tile]
-    of_sink = ("of-sink",) if _OF_SINK <= set(meeting.options) else ()
+    of_sink = ("of-sink",) if set(meeting.options) >= _OF_SINK else ()
     return "-".join((f"kernels/{kind.name}{path}", str(kv_len), *meeting.options, *of_sink))
 
 
@@ -148,7 +148,7 @@ def _draft(kind: Kind, meeting: Meeting) -> Draft:
     covers = dict.fromkeys(kind.always)
     known = BACKWARD_COVERS if kind.backward else COVERS
     covers |= dict.fromkeys(known[option] for option in options if option in known)
-    if _OF_SINK <= set(options):
+    if set(options) >= _OF_SINK:
         covers["MASK-16"] = None
     words = " and ".join(", ".join(WORDS[o] for o in options).rsplit(", ", 1))
     return seeded(
