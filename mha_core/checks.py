@@ -238,7 +238,9 @@ def _check_segments(query: Array, options: Options, sizes: Sizes) -> None:
         raise ValueError(f"{missing[0]} is None but the other segments are given: both or neither (MASK-17)")
     for name, (x, length) in pair.items():
         if x is not None:
-            check_integers(query, name, x, ((length,), (*sizes.batch, length)), "DTYPE-7")
+            check_integers(query, name, x, ((length,), (*sizes.batch, length)), "MASK-17")
+            if dtype_name(x.dtype) not in ("int32", "int64"):
+                raise TypeError(f"{name} has dtype {dtype_name(x.dtype)} but needs int32 or int64 (MASK-17)")
 
 
 def check_integers(query: Array, name: str, x: Any, shapes: tuple[tuple[int, ...], ...], rule: str) -> None:

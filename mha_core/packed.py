@@ -11,7 +11,13 @@ from mha_core.heads import result_of
 from mha_core.options import Options, Sizes
 from mha_core.reductions import Parts, alike, mask_of_parts, rows_of_parts
 from mha_core.result import Array, AttentionResult
-from mha_core.serving_checks import check_offset, check_starts, check_values_of_starts, packed_sizes
+from mha_core.serving_checks import (
+    check_offset,
+    check_offset_given,
+    check_starts,
+    check_values_of_starts,
+    packed_sizes,
+)
 
 
 def packed_attention(
@@ -29,11 +35,11 @@ def packed_attention(
     sinks: Array | None = None,
     return_lse: bool = False,
 ) -> Array | AttentionResult:
-    """`scaled_dot_product_attention` of each part on its own slices (PACK-1, PACK-2).
+    """`scaled_dot_product_attention` of each part on its own slices (PACK-1).
 
     Part i has the query rows `q_starts[i]` to `q_starts[i + 1]` and the keys `kv_starts[i]` to `kv_starts[i + 1]`;
-    places, window and offset count inside it (PACK-3). Parts of equal sizes are computed together, and nothing is
-    held that no part sees. Rows that belong to no part are not read; the output is 0 there, and the lse -inf.
+    places, window and offset count inside it (PACK-2). Parts of equal sizes are computed together, and nothing is
+    held that no part sees. Rows that belong to no part are not read; the output is 0 there, and the lse -inf (PACK-5).
 
     Where the starts cannot be read, traced by jax.jit for instance, the parts become a mask of all rows by all keys;
     what the starts hold is not checked then, and is_causal and window need q_offset.
@@ -46,7 +52,7 @@ def packed_attention(
         kv_starts: likewise, last at most T_k.
         is_causal: see `scaled_dot_product_attention`, as for all that follow.
         q_offset: int, or int array () or (n,), one a part; needed for is_causal or window where the lengths of a
-            part differ, else 0.
+            part differ, else 0 (PACK-3).
         window: see there.
         scale: see there.
         softcap: see there.
@@ -57,8 +63,8 @@ def packed_attention(
         The output, (H, T_q, d_v); with return_lse an AttentionResult, its lse (H, T_q).
 
     Raises:
-        TypeError: something is no array, of another library, or of a wrong dtype (DTYPE-2, PACK-1).
-        ValueError: shapes disagree, starts do not fit the rows, or an option is wrong (PACK-1, SHAPE-5, MASK-7).
+        TypeError: something is no array, of another library, or of a wrong dtype (DTYPE-2, DTYPE-7).
+        ValueError: shapes disagree, starts do not fit the rows, or an option is wrong (PACK-6, SHAPE-5, MASK-7).
 
     >>> import numpy as np
     >>> query, key, value = np.zeros((1, 3, 1)), np.zeros((1, 4, 1)), np.asarray([[[1.0], [3.0], [5.0], [9.0]]])
@@ -77,7 +83,8 @@ def packed_attention(
     kv_read = q_read if kv_starts is q_starts else integers(xp, kv_starts)
     with quiet(xp):
         if q_read is None or kv_read is None:
-            _check_needed(options, "starts that cannot be read", q_starts is kv_starts)
+            if q_starts is not kv_starts:
+                check_offset_given(options, "starts that cannot be read", "MASK-7")
             mask = mask_of_parts(xp, q_starts, kv_starts, options, sizes.q_len, sizes.kv_len)
             masked = options._replace(mask=mask, is_causal=False, window=None, q_offset=None)
             result = attend(xp, query, key, value, masked, sizes)
@@ -114,12 +121,6 @@ def _options(
     )
 
 
-def _check_needed(options: Options, what: str, equal: bool) -> None:
-    """Refuses a causal mask or window without an offset, unless queries and keys have the same lengths."""
-    if options.q_offset is None and (options.is_causal or options.window is not None) and not equal:
-        raise ValueError(f"q_offset is None but is_causal or window with {what} needs it (MASK-7)")
-
-
 def _by_part(
     xp: Any, heads: tuple[Array, Array, Array], parts: tuple[Parts, Parts], options: Options, sizes: Sizes
 ) -> AttentionResult:
@@ -128,7 +129,8 @@ def _by_part(
     offsets = _offsets(xp, options.q_offset, len(queries))
     for i in range(len(queries)):
         q_len, kv_len = queries.length(i), keys.length(i)
-        _check_needed(options, f"part {i} of q_len={q_len} and kv_len={kv_len}", q_len == kv_len)
+        if q_len != kv_len:
+            check_offset_given(options, f"part {i} of q_len={q_len} and kv_len={kv_len}", "MASK-7")
     kinds = [(queries.length(i), keys.length(i), _kind(offset)) for i, offset in enumerate(offsets)]
     groups = alike(kinds, len(kinds))
     results = []

@@ -10,7 +10,7 @@ from mha_core.options import Options, Sizes
 from mha_core.pages import Pages, appended
 from mha_core.reductions import alike, heads_of_pages, table_in_use
 from mha_core.result import Array, AttentionResult
-from mha_core.serving_checks import check_offset, check_values_of_table, page_sizes
+from mha_core.serving_checks import check_offset, check_offset_given, check_values_of_table, page_sizes
 from mha_core.visibility import band_of, columns_of, cut
 
 GATHERED = 2**22
@@ -50,14 +50,14 @@ def paged_attention(
     new_value: Array | None = None,
     slots: Array | None = None,
 ) -> Array | PagedResult:
-    """`scaled_dot_product_attention` with the keys and values that a table of pages names (PAGE-1, PAGE-2).
+    """`scaled_dot_product_attention` with the keys and values that a table of pages names (PAGE-1).
 
     Key t of entry b is place `t % P` of page `page_table[b, t // P]`, if `t < kv_lengths[b]`; the options see `M * P`
-    keys. Other places, pages and entries of the table are not read (PAGE-3, PAGE-4). Entries are gathered one
+    keys. Other places, pages and entries of the table are not read (PAGE-2). Entries are gathered one
     after the other, those of equal length together, and of each the pages alone that its window and causality
     leave.
 
-    With new_key, new_value and slots these are written first, as `append_to_pages` does, and then read (PAGE-9).
+    With new_key, new_value and slots these are written first, as `append_to_pages` does, and then read (PAGE-10).
 
     Where table or lengths cannot be read, traced by jax.jit for instance, all M pages of all entries are gathered,
     page 0 in place of those behind the length, and what table and lengths hold is not checked.
@@ -66,12 +66,12 @@ def paged_attention(
         query: (B, H, q_len, d_k).
         key_pages: (N, P, G, d_k); query head h reads kv head h // (H // G).
         value_pages: (N, P, G, d_v).
-        page_table: int32 or int64 array (B, M), numbers of pages; one page may stand in it often.
+        page_table: int32 or int64 array (B, M), numbers of pages; one page may stand in it often (PAGE-3).
         kv_lengths: int32 or int64 array (B,), how many keys each entry has, at most M * P.
         mask: see `scaled_dot_product_attention`; rank 2 or 4, broadcasting to (B, H, q_len, M * P).
         attn_bias: likewise.
         is_causal: see there, as for all that follow.
-        q_offset: int, or int array () or (B,); needed for is_causal or window.
+        q_offset: int, or int array () or (B,); needed for is_causal or window (PAGE-5).
         window: see there.
         scale: see there.
         softcap: see there.
@@ -85,9 +85,9 @@ def paged_attention(
         The output, (B, H, q_len, d_v); with return_lse or slots a PagedResult.
 
     Raises:
-        TypeError: something is no array, of another library, or of a wrong dtype (DTYPE-2, PAGE-1, PAGE-8).
+        TypeError: something is no array, of another library, or of a wrong dtype (DTYPE-2, DTYPE-7).
         ValueError: shapes disagree, a length or a page that is read does not exist, or an option is wrong
-            (PAGE-1, PAGE-6, PAGE-8, SHAPE-5, MASK-7).
+            (PAGE-5, PAGE-6, PAGE-11, SHAPE-5).
 
     >>> import numpy as np
     >>> pages = np.asarray([[[[1.0]], [[np.nan]]], [[[3.0]], [[5.0]]]])  # N = 2, P = 2
@@ -115,16 +115,17 @@ def paged_attention(
     )
     sizes = page_sizes(query, key_pages, value_pages, page_table, kv_lengths, options)
     check_offset(query, options, sizes.batch[0], "DTYPE-7")
-    check_options(query, options if q_offset is None else options._replace(q_offset=0), sizes)
+    check_offset_given(options, "keys in pages", "PAGE-5")
+    check_options(query, options._replace(q_offset=0), sizes)
     missing = [name for name, x in {**new, "slots": slots}.items() if x is None]
     if 0 < len(missing) < 3:
-        raise ValueError(f"{missing[0]} is None but new rows are given: all three or none (PAGE-8)")
+        raise ValueError(f"{missing[0]} is None but new rows are given: all three or none (PAGE-11)")
     pages = Pages(key_pages, value_pages)
     if slots is not None:
         pages = appended(xp, key_pages, value_pages, new_key, new_value, slots)
     with quiet(xp):
         result = _attended(xp, query, pages, page_table, kv_lengths, options, sizes)
-    output = cast(xp, result.output, query.dtype)
+        output = cast(xp, result.output, query.dtype)
     if slots is None and not return_lse:
         return output
     written = (None, None) if slots is None else pages

@@ -21,11 +21,11 @@ class Pages(NamedTuple):
 def append_to_pages(
     key_pages: Array, value_pages: Array, new_key: Array, new_value: Array, *, slots: Array
 ) -> Pages:
-    """The pages with new rows in some slots, and all other cells bit for bit (PAGE-8).
+    """The pages with new rows in some slots, and all other cells bit for bit (PAGE-9).
 
-    Slot s is place `s % P` of page `s // P`; a slot of -1 gets nothing. The operands stay as they are. Where the
-    slots cannot be read, traced by jax.jit for instance, what they hold is not checked, and a slot is to be written
-    once.
+    Slot s is place `s % P` of page `s // P`; a slot of -1 gets nothing (PAGE-7, PAGE-8). The operands stay as they
+    are. Where the slots cannot be read, traced by jax.jit for instance, what they hold is not checked, and a slot is
+    to be written once.
 
     Args:
         key_pages: (N, P, G, d_k).
@@ -38,8 +38,8 @@ def append_to_pages(
         Pages, a named tuple of the new key_pages and value_pages.
 
     Raises:
-        TypeError: something is no array, of another library, or of a wrong dtype (DTYPE-2, PAGE-8).
-        ValueError: shapes disagree, or a slot does not exist or is written twice (PAGE-1, PAGE-8).
+        TypeError: something is no array, of another library, or of a wrong dtype (DTYPE-2, DTYPE-7).
+        ValueError: shapes disagree, or a slot does not exist or is written twice (PAGE-6, PAGE-11).
 
     >>> import numpy as np
     >>> pages, rows = np.zeros((2, 2, 1, 1)), np.asarray([[[5.0]], [[7.0]]])

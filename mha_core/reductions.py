@@ -24,7 +24,7 @@ def alike(keys: Iterable[Hashable], limit: int) -> list[list[int]]:
 
 
 class Parts(NamedTuple):
-    """Parts of the rows of an array, each behind the one before: PACK-1."""
+    """Parts of the rows of an array, each behind the one before (PACK-1)."""
 
     starts: list[int]
 
@@ -123,7 +123,7 @@ def table_in_use(xp: Any, table: Array, lengths: Array, size: int) -> Array:
 
 
 def written(xp: Any, pages: Array, new: Array, slots: Sequence[int] | Array) -> Array:
-    """Pages (N, P, G, d) with rows (T, G, d) in some slots, all else bit for bit; slots of -1 get none (PAGE-8)."""
+    """Pages (N, P, G, d) with rows (T, G, d) in some slots, not of -1, all else bit for bit (PAGE-7 to PAGE-9)."""
     shape, cells = pages.shape, math.prod(pages.shape[:2])
     flat = xp.reshape(pages, (cells, *shape[2:]))
     if not isinstance(slots, Sequence):

@@ -15,7 +15,7 @@ INTEGERS = ("int32", "int64")
 
 def packed_sizes(query: Array, key: Array, value: Array, options: Options) -> Sizes:
     """The sizes of all rows of a packed call: (H, T_q, d_k), (G, T_k, d_k), (G, T_k, d_v)."""
-    _check_ranks({"query": query, "key": key, "value": value}, 3, "heads, rows and width", "PACK-1")
+    _check_ranks({"query": query, "key": key, "value": value}, 3, "heads, rows and width", "PACK-6")
     check_agree("num_kv_heads", "value", value.shape[0], "key", key.shape[0], "SHAPE-5")
     check_agree("rows", "value", value.shape[1], "key", key.shape[1], "SHAPE-5")
     check_agree("d_k", "key", key.shape[2], "query", query.shape[2], "SHAPE-5")
@@ -28,25 +28,25 @@ def packed_sizes(query: Array, key: Array, value: Array, options: Options) -> Si
 def check_starts(query: Array, starts: dict[str, Any]) -> int:
     """The number of parts, once both starts are arrays of as many integers, at least one."""
     for name, x in starts.items():
-        _check_integers(query, name, x, 1, "PACK-1")
+        _check_integers(query, name, x, 1, "PACK-6")
         if x.shape[0] == 0:
-            raise ValueError(f"{name} has shape (0,) but needs a first start, which is 0 (PACK-1)")
+            raise ValueError(f"{name} has shape (0,) but needs a first start, which is 0 (PACK-6)")
     (one, x), (other, y) = starts.items()
-    check_agree("length", other, y.shape[0], one, x.shape[0], "PACK-1")
+    check_agree("length", other, y.shape[0], one, x.shape[0], "PACK-6")
     return int(x.shape[0]) - 1
 
 
 def check_values_of_starts(name: str, starts: Sequence[int], total: int) -> None:
     """Refuses starts that do not begin at 0, fall, or go beyond the rows."""
     if starts[0] != 0:
-        raise ValueError(f"{name}[0]={starts[0]} but the first start is 0 (PACK-1)")
+        raise ValueError(f"{name}[0]={starts[0]} but the first start is 0 (PACK-6)")
     for i, (start, stop) in enumerate(itertools.pairwise(starts)):
         if stop < start:
             raise ValueError(
-                f"{name}[{i + 1}]={stop} lies before {name}[{i}]={start}: starts never fall (PACK-1)"
+                f"{name}[{i + 1}]={stop} lies before {name}[{i}]={start}: starts never fall (PACK-6)"
             )
     if starts[-1] > total:
-        raise ValueError(f"{name}[{len(starts) - 1}]={starts[-1]} but there are {total} rows (PACK-1)")
+        raise ValueError(f"{name}[{len(starts) - 1}]={starts[-1]} but there are {total} rows (PACK-6)")
 
 
 def page_sizes(
@@ -55,15 +55,15 @@ def page_sizes(
     """The sizes of the dense call: query (B, H, q_len, d_k), pages (N, P, G, d), page_table (B, M)."""
     if len(query.shape) != 4:
         raise ValueError(
-            f"query has shape {shape_of(query)} but needs batch, heads, length and width (PAGE-1)"
+            f"query has shape {shape_of(query)} but needs batch, heads, length and width (PAGE-6)"
         )
     check_pages(key_pages, value_pages)
     check_agree("d_k", "key_pages", key_pages.shape[3], "query", query.shape[3], "SHAPE-5")
-    _check_integers(query, "page_table", page_table, 2, "PAGE-1")
-    _check_integers(query, "kv_lengths", kv_lengths, 1, "PAGE-1")
+    _check_integers(query, "page_table", page_table, 2, "PAGE-6")
+    _check_integers(query, "kv_lengths", kv_lengths, 1, "PAGE-6")
     batch, num_heads, q_len, d_k = query.shape
-    check_agree("batch", "page_table", page_table.shape[0], "query", batch, "PAGE-1")
-    check_agree("batch", "kv_lengths", kv_lengths.shape[0], "query", batch, "PAGE-1")
+    check_agree("batch", "page_table", page_table.shape[0], "query", batch, "PAGE-6")
+    check_agree("batch", "kv_lengths", kv_lengths.shape[0], "query", batch, "PAGE-6")
     _, size, num_kv_heads, d_v = value_pages.shape
     sizes = Sizes((batch,), num_heads, num_kv_heads, q_len, page_table.shape[1] * size, d_k, d_v)
     return checked_sizes(sizes, options)
@@ -72,14 +72,14 @@ def page_sizes(
 def check_pages(key_pages: Array, value_pages: Array) -> None:
     """Refuses pages that are not (N, P, G, d_k) and (N, P, G, d_v)."""
     _check_ranks(
-        {"key_pages": key_pages, "value_pages": value_pages}, 4, "pages, places, heads and width", "PAGE-1"
+        {"key_pages": key_pages, "value_pages": value_pages}, 4, "pages, places, heads and width", "PAGE-6"
     )
     for axis, what in enumerate(("pages", "places of a page", "num_kv_heads")):
         check_agree(
-            what, "value_pages", value_pages.shape[axis], "key_pages", key_pages.shape[axis], "PAGE-1"
+            what, "value_pages", value_pages.shape[axis], "key_pages", key_pages.shape[axis], "PAGE-6"
         )
     if key_pages.shape[1] == 0:
-        raise ValueError(f"key_pages has shape {shape_of(key_pages)} but a page needs a place (PAGE-1)")
+        raise ValueError(f"key_pages has shape {shape_of(key_pages)} but a page needs a place (PAGE-6)")
 
 
 def check_values_of_table(
@@ -99,24 +99,24 @@ def check_values_of_table(
 
 def check_new(key_pages: Array, value_pages: Array, new_key: Any, new_value: Any, slots: Any) -> None:
     """Refuses rows to write that are not (T, G, d_k), (T, G, d_v) and (T,)."""
-    _check_ranks({"new_key": new_key, "new_value": new_value}, 3, "rows, heads and width", "PAGE-8")
+    _check_ranks({"new_key": new_key, "new_value": new_value}, 3, "rows, heads and width", "PAGE-11")
     for name, x, pages in (("new_key", new_key, key_pages), ("new_value", new_value, value_pages)):
         wanted = tuple(pages.shape[2:])
         if shape_of(x)[1:] != wanted:
-            raise ValueError(f"{name} has shape {shape_of(x)} but pages need rows of {wanted} (PAGE-8)")
-    _check_integers(key_pages, "slots", slots, 1, "PAGE-8")
-    check_agree("rows", "new_value", new_value.shape[0], "new_key", new_key.shape[0], "PAGE-8")
-    check_agree("rows", "slots", slots.shape[0], "new_key", new_key.shape[0], "PAGE-8")
+            raise ValueError(f"{name} has shape {shape_of(x)} but pages need rows of {wanted} (PAGE-11)")
+    _check_integers(key_pages, "slots", slots, 1, "PAGE-11")
+    check_agree("rows", "new_value", new_value.shape[0], "new_key", new_key.shape[0], "PAGE-11")
+    check_agree("rows", "slots", slots.shape[0], "new_key", new_key.shape[0], "PAGE-11")
 
 
 def check_values_of_slots(slots: Sequence[int], cells: int) -> None:
     """Refuses slots that do not exist, and a slot that is written twice."""
     for t, slot in enumerate(slots):
         if not -1 <= slot < cells:
-            raise ValueError(f"slots[{t}]={slot} but needs -1 or a slot below {cells} (PAGE-8)")
+            raise ValueError(f"slots[{t}]={slot} but needs -1 or a slot below {cells} (PAGE-11)")
     for slot, times in Counter(slots).items():
         if times > 1 and slot != -1:
-            raise ValueError(f"slots has {slot} {times} times but a slot is written once (PAGE-8)")
+            raise ValueError(f"slots has {slot} {times} times but a slot is written once (PAGE-11)")
 
 
 def check_value_dim(latent: Array, value_dim: Any, scale: Any) -> None:
@@ -152,7 +152,7 @@ def _check_integers(like: Array, name: str, x: Any, rank: int, rule: str) -> Non
     """Refuses what is not an array of int32 or int64 of a rank."""
     check_array(name, x, like, rule)
     if dtype_name(x.dtype) not in INTEGERS:
-        raise TypeError(f"{name} has dtype {dtype_name(x.dtype)} but needs int32 or int64 ({rule})")
+        raise TypeError(f"{name} has dtype {dtype_name(x.dtype)} but needs int32 or int64 (DTYPE-7)")
     if len(x.shape) != rank:
         raise ValueError(
             f"{name} has shape {shape_of(x)} but needs {rank} {'axis' if rank == 1 else 'axes'} ({rule})"
@@ -165,3 +165,9 @@ def check_offset(query: Array, options: Options, count: int, rule: str) -> None:
     if offset is None or (isinstance(offset, int) and not isinstance(offset, bool)):
         return
     check_integers(query, "q_offset", offset, ((), (count,)), rule)
+
+
+def check_offset_given(options: Options, what: str, rule: str) -> None:
+    """Refuses a causal mask or a window without an offset."""
+    if options.q_offset is None and (options.is_causal or options.window is not None):
+        raise ValueError(f"q_offset is None but is_causal or window with {what} needs it ({rule})")
