@@ -3,8 +3,17 @@
 import jax
 
 import mha_core
+from mha_core import append_to_pages, merge_attention
 
-__all__ = ["multi_head_attention", "scaled_dot_product_attention"]
+__all__ = [
+    "append_to_pages",
+    "latent_attention",
+    "merge_attention",
+    "multi_head_attention",
+    "packed_attention",
+    "paged_attention",
+    "scaled_dot_product_attention",
+]
 
 name = "jax"
 version = jax.__version__
@@ -17,3 +26,6 @@ in_full_precision = jax.default_matmul_precision("highest")  # accelerators roun
 
 scaled_dot_product_attention = in_full_precision(mha_core.scaled_dot_product_attention)
 multi_head_attention = in_full_precision(mha_core.multi_head_attention)
+packed_attention = in_full_precision(mha_core.packed_attention)
+paged_attention = in_full_precision(mha_core.paged_attention)
+latent_attention = in_full_precision(mha_core.latent_attention)

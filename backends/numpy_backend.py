@@ -4,15 +4,25 @@ import numpy as np
 
 import mha_core
 from mha_core import (
+    append_to_pages,
+    latent_attention,
+    merge_attention,
     multi_head_attention,
     multi_head_attention_vjp,
+    packed_attention,
+    paged_attention,
     scaled_dot_product_attention,
     scaled_dot_product_attention_vjp,
 )
 
 __all__ = [
+    "append_to_pages",
+    "latent_attention",
+    "merge_attention",
     "multi_head_attention",
     "multi_head_attention_vjp",
+    "packed_attention",
+    "paged_attention",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_vjp",
 ]

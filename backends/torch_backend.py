@@ -7,12 +7,25 @@ from typing import Any
 import torch
 
 import mha_core
-from mha_core import multi_head_attention, scaled_dot_product_attention
-from mha_core.checks import check_grad_output
+from mha_core import (
+    append_to_pages,
+    latent_attention,
+    merge_attention,
+    multi_head_attention,
+    packed_attention,
+    paged_attention,
+    scaled_dot_product_attention,
+)
+from mha_core.checks import check_grad_lse, check_grad_output
 
 __all__ = [
+    "append_to_pages",
+    "latent_attention",
+    "merge_attention",
     "multi_head_attention",
     "multi_head_attention_vjp",
+    "packed_attention",
+    "paged_attention",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_vjp",
 ]
@@ -32,7 +45,9 @@ def _autograd(operation: Callable[..., Any], like: Callable[..., Any]) -> Callab
     """The gradients of an operation by torch.autograd, called as the core's own `like`."""
 
     @functools.wraps(like)
-    def vjp(query: Any, key: Any, value: Any, grad_output: Any, **options: Any) -> dict[str, torch.Tensor]:
+    def vjp(
+        query: Any, key: Any, value: Any, grad_output: Any, *, grad_lse: Any = None, **options: Any
+    ) -> dict[str, torch.Tensor]:
         operands = {"query": query, "key": key, "value": value, **options}
         leaves = {
             name: x.detach().requires_grad_()
@@ -40,10 +55,14 @@ def _autograd(operation: Callable[..., Any], like: Callable[..., Any]) -> Callab
             if isinstance(x, torch.Tensor) and x.is_floating_point() and name not in PAST
         }
         with torch.enable_grad():
-            result = operation(**operands | leaves)
+            result = operation(**operands | leaves, return_lse=grad_lse is not None)
         output = result.output if isinstance(result, mha_core.AttentionResult) else result
         check_grad_output(grad_output, output, tuple(output.shape))
-        gradients = torch.autograd.grad(output, [*leaves.values()], grad_output, materialize_grads=True)
+        results, grads = [output], [grad_output]
+        if grad_lse is not None:
+            check_grad_lse(torch, grad_lse, query, tuple(result.lse.shape))
+            results, grads = [output, result.lse], [grad_output, grad_lse.to(result.lse.dtype)]
+        gradients = torch.autograd.grad(results, [*leaves.values()], grads, materialize_grads=True)
         return dict(zip(leaves, gradients, strict=True))
 
     return vjp

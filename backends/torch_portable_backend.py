@@ -7,12 +7,22 @@ from typing import Any
 import torch
 
 import mha_core
-from mha_core import multi_head_attention_vjp, scaled_dot_product_attention_vjp
+from mha_core import (
+    append_to_pages,
+    merge_attention,
+    multi_head_attention_vjp,
+    scaled_dot_product_attention_vjp,
+)
 from mha_core.torch_fused import portable
 
 __all__ = [
+    "append_to_pages",
+    "latent_attention",
+    "merge_attention",
     "multi_head_attention",
     "multi_head_attention_vjp",
+    "packed_attention",
+    "paged_attention",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_vjp",
 ]
@@ -38,3 +48,6 @@ def _portable(operation: Callable[..., Any]) -> Callable[..., Any]:
 
 scaled_dot_product_attention = _portable(mha_core.scaled_dot_product_attention)
 multi_head_attention = _portable(mha_core.multi_head_attention)
+packed_attention = _portable(mha_core.packed_attention)
+paged_attention = _portable(mha_core.paged_attention)
+latent_attention = _portable(mha_core.latent_attention)

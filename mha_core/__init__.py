@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 from mha_core.arrays import DTYPES
 from mha_core.attention import scaled_dot_product_attention
 from mha_core.attention_vjp import scaled_dot_product_attention_vjp
+from mha_core.latent import latent_attention
 from mha_core.layer import multi_head_attention
 from mha_core.layer_vjp import multi_head_attention_vjp
 from mha_core.merge import merge_attention
+from mha_core.packed import packed_attention
+from mha_core.paged import PagedResult, paged_attention
+from mha_core.pages import Pages, append_to_pages
 from mha_core.paths import path
 from mha_core.pool import threads
 from mha_core.result import AttentionResult
@@ -23,14 +27,20 @@ __all__ = [
     "DTYPES",
     "FEATURES",
     "AttentionResult",
+    "PagedResult",
+    "Pages",
     "accuracy",
+    "append_to_pages",
     "dtypes",
     "explain",
     "features",
+    "latent_attention",
     "merge_attention",
     "multi_head_attention",
     "multi_head_attention_vjp",
     "name",
+    "packed_attention",
+    "paged_attention",
     "path",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_vjp",
@@ -56,6 +66,13 @@ FEATURES = frozenset(
         "value_dim",
         "broadcast",
         "empty",
+        "segments",
+        "grad_lse",
+        "packed",
+        "paged",
+        "append",
+        "latent",
+        "merge",
         "validation",
         "strict_masking",
     }

@@ -137,6 +137,22 @@ def number(x: Any) -> Any:
         return x
 
 
+def integers(xp: Any, x: Array) -> Any:
+    """An integer array as Python's ints, in lists where it has axes; None where they cannot be read."""
+    compiler = getattr(xp, "compiler", None)
+    if compiler is not None and compiler.is_compiling():
+        return None
+    try:
+        return x.tolist() if hasattr(x, "tolist") else _listed(x)
+    except Exception:  # as above
+        return None
+
+
+def _listed(x: Array) -> Any:
+    """The same of a library whose arrays do not say so themselves."""
+    return [_listed(x[i, ...]) for i in range(x.shape[0])] if x.shape else int(x)
+
+
 def finite(xp: Any, x: Array) -> Array:
     """`x` with 0 where it is not finite: for products with what is 0 there already."""
     return x if known_finite(xp, x) else xp.where(xp.isfinite(x), x, 0.0)

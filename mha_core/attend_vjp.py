@@ -28,15 +28,17 @@ def attend_vjp(
     options: Options,
     sizes: Sizes,
     with_output: bool = False,
+    grad_lse: Array | None = None,
 ) -> HeadGradients:
-    """The gradients of heads from that of their output, and that output where it is asked for."""
+    """The gradients of heads from that of their output and lse, and that output where it is asked for."""
     dtype = compute_dtype(xp, query.dtype)
     with quiet(xp):
+        grad_lse = None if grad_lse is None else cast(xp, grad_lse, dtype)
         query, key, value, grad = (cast(xp, x, dtype) for x in (query, key, value, grad))
         part = Part(query, key, value, options, sizes)
         if is_traced(xp, query) or part.records or not array_api_compat.is_writeable_array(query):
-            return exact_vjp(xp, part, grad, with_output)
-        fused = torch_fused_vjp(xp, part, grad, with_output)
+            return exact_vjp(xp, part, grad, with_output, grad_lse)
+        fused = torch_fused_vjp(xp, part, grad, with_output) if grad_lse is None else None
         if fused is not None:
             return fused
         units = [
@@ -47,7 +49,8 @@ def attend_vjp(
 
         def compute(place: tuple[Part, tuple[Any, ...], tuple[Any, ...]]) -> HeadGradients:
             unit, at, _ = place
-            return _first_vouched(xp, unit, grad[(*at, ...)], with_output)
+            of_lse = None if grad_lse is None else grad_lse[(*at, ...)]
+            return _first_vouched(xp, unit, grad[(*at, ...)], with_output, of_lse)
 
         if units[0][0] is part:
             return compute(units[0])
@@ -59,10 +62,12 @@ def attend_vjp(
         return whole.gradients
 
 
-def _first_vouched(xp: Any, unit: Part, grad: Array, with_output: bool) -> HeadGradients:
+def _first_vouched(
+    xp: Any, unit: Part, grad: Array, with_output: bool, grad_lse: Array | None
+) -> HeadGradients:
     """The gradients of some heads by the first way that vouches for them."""
-    gradients = in_place_vjp(xp, unit, grad, with_output)
-    return exact_vjp(xp, unit, grad, with_output) if gradients is None else gradients
+    gradients = in_place_vjp(xp, unit, grad, with_output, grad_lse)
+    return exact_vjp(xp, unit, grad, with_output, grad_lse) if gradients is None else gradients
 
 
 class _Whole:

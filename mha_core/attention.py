@@ -21,6 +21,8 @@ def scaled_dot_product_attention(
     q_offset: int | Array | None = None,
     window: Sequence[int | None] | None = None,
     kv_lengths: Array | None = None,
+    q_segments: Array | None = None,
+    kv_segments: Array | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Array | None = None,
@@ -48,6 +50,8 @@ def scaled_dot_product_attention(
         window: (left, right), the furthest visible distances from i + q_offset, None for open
             (MASK-10, MASK-11).
         kv_lengths: int array (...), the slots of each batch entry that exist (MASK-12).
+        q_segments: int array (q_len,) or (..., q_len); a query may attend the keys of its own number (MASK-17).
+        kv_segments: int array (kv_len,) or (..., kv_len), given with q_segments; the past counts.
         scale: factor of the logits, taken literally; None is 1 / sqrt(d_k) (ATT-3, ATT-4).
         softcap: c > 0, turns each logit x into c * tanh(x / c) before bias and mask (ATT-5, ATT-6).
         sinks: (H,), a logit per head in the softmax denominator only (ATT-12).
@@ -80,6 +84,8 @@ def scaled_dot_product_attention(
         q_offset=q_offset,
         window=window,
         kv_lengths=kv_lengths,
+        q_segments=q_segments,
+        kv_segments=kv_segments,
         scale=scale,
         softcap=softcap,
         sinks=sinks,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mha_core.arrays import cast, quiet
 from mha_core.attend_vjp import attend_vjp
-from mha_core.checks import check_grad_output, check_operands, check_options, head_sizes
+from mha_core.checks import check_grad_lse, check_grad_output, check_operands, check_options, head_sizes
 from mha_core.heads import with_past, without_past
 from mha_core.options import Options
 from mha_core.result import Array
@@ -22,13 +22,18 @@ def scaled_dot_product_attention_vjp(
     q_offset: int | Array | None = None,
     window: Sequence[int | None] | None = None,
     kv_lengths: Array | None = None,
+    q_segments: Array | None = None,
+    kv_segments: Array | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Array | None = None,
     past_key: Array | None = None,
     past_value: Array | None = None,
+    grad_lse: Array | None = None,
 ) -> dict[str, Array]:
     """The gradients of sum(grad_output * output), output being `scaled_dot_product_attention`'s (GRAD-1).
+
+    With grad_lse, those of sum(grad_output * output) + sum(grad_lse * lse) (GRAD-16).
 
     Finite where the operands are, and exactly 0 where a mask hides (GRAD-3, GRAD-4, GRAD-15), NaN and Inf
     behind it included (GRAD-9). 16-bit operands are computed in float32, sums too, and rounded once (GRAD-12).
@@ -44,19 +49,22 @@ def scaled_dot_product_attention_vjp(
         q_offset: see there.
         window: see there.
         kv_lengths: see there.
+        q_segments: see there.
+        kv_segments: see there.
         scale: see there.
         softcap: see there.
         sinks: see there.
         past_key: see there; its keys take part, and get no gradient (GRAD-13).
         past_value: see there.
+        grad_lse: (..., H, q_len), the gradient of the lse, of its dtype or the operands' (GRAD-16).
 
     Returns:
         A gradient by the name of its argument, in its shape and dtype: of query, key, value, and of attn_bias
         and sinks where they are given (GRAD-2).
 
     Raises:
-        TypeError: what `scaled_dot_product_attention` raises, or grad_output of another dtype (GRAD-14).
-        ValueError: what it raises, or grad_output of another shape (GRAD-14).
+        TypeError: what `scaled_dot_product_attention` raises, or grad_output or grad_lse of another dtype (GRAD-14).
+        ValueError: what it raises, or grad_output or grad_lse of another shape (GRAD-14).
 
     >>> import numpy as np
     >>> query, key = np.asarray([[[1.0]]]), np.asarray([[[1.0], [1.0]]])
@@ -72,6 +80,8 @@ def scaled_dot_product_attention_vjp(
         q_offset=q_offset,
         window=window,
         kv_lengths=kv_lengths,
+        q_segments=q_segments,
+        kv_segments=kv_segments,
         scale=scale,
         softcap=softcap,
         sinks=sinks,
@@ -85,8 +95,9 @@ def scaled_dot_product_attention_vjp(
     sizes = head_sizes(query, key, value, options)
     check_options(query, options, sizes)
     check_grad_output(grad_output, query, sizes.output)
+    check_grad_lse(xp, grad_lse, query, sizes.output[:-1])
     all_keys, all_values = with_past(xp, past_key, key), with_past(xp, past_value, value)
-    heads = attend_vjp(xp, query, all_keys, all_values, grad_output, options, sizes)
+    heads = attend_vjp(xp, query, all_keys, all_values, grad_output, options, sizes, grad_lse=grad_lse)
     gradients = {
         "query": heads.query,
         "key": without_past(past_key, heads.key),

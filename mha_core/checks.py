@@ -7,7 +7,7 @@ from typing import Any
 
 import array_api_compat
 
-from mha_core.arrays import DTYPES, dtype_name, namespace_of
+from mha_core.arrays import DTYPES, compute_dtype, dtype_name, namespace_of
 from mha_core.options import Options, Sizes
 from mha_core.result import Array
 
@@ -60,7 +60,7 @@ def head_sizes(query: Array, key: Array, value: Array, options: Options) -> Size
     check_agree("d_k", "key", key.shape[-1], "query", query.shape[-1], "SHAPE-5")
     *batch, num_heads, q_len, d_k = query.shape
     kv_len = key.shape[-2] + _past_len(options)
-    return _checked(
+    return checked_sizes(
         Sizes(tuple(batch), num_heads, key.shape[-3], q_len, kv_len, d_k, value.shape[-1]), options
     )
 
@@ -103,10 +103,10 @@ def layer_sizes(
             )
     *batch, q_len, _ = query.shape
     kv_len = key.shape[-2] + _past_len(options)
-    return _checked(Sizes(tuple(batch), num_heads, num_kv_heads, q_len, kv_len, d_k, d_v), options)
+    return checked_sizes(Sizes(tuple(batch), num_heads, num_kv_heads, q_len, kv_len, d_k, d_v), options)
 
 
-def _checked(sizes: Sizes, options: Options) -> Sizes:
+def checked_sizes(sizes: Sizes, options: Options) -> Sizes:
     """The sizes, once they and the options agree."""
     for name in ("d_k", "d_v", "num_heads", "num_kv_heads"):
         if getattr(sizes, name) == 0:
@@ -122,17 +122,18 @@ def _checked(sizes: Sizes, options: Options) -> Sizes:
 def check_options(query: Array, options: Options, sizes: Sizes) -> None:
     """Refuses what the options say wrongly about operands that agree."""
     _check_past(options, sizes)
-    _check_scalars(options)
+    check_scalars(options)
     _check_mask(query, "mask", options.mask, sizes, "DTYPE-4")
     _check_mask(query, "attn_bias", options.attn_bias, sizes, "DTYPE-5")
     if options.sinks is not None and shape_of(options.sinks) != (sizes.num_heads,):
         raise ValueError(
             f"sinks has shape {shape_of(options.sinks)} but needs ({sizes.num_heads},) (SHAPE-11)"
         )
+    _check_segments(query, options, sizes)
     if options.kv_lengths is not None:
-        _check_per_entry(query, "kv_lengths", options.kv_lengths, (sizes.batch,), "DTYPE-7")
+        check_integers(query, "kv_lengths", options.kv_lengths, (sizes.batch,), "DTYPE-7")
     if options.q_offset is not None and not _is_int(options.q_offset):
-        _check_per_entry(query, "q_offset", options.q_offset, ((), sizes.batch), "DTYPE-7")
+        check_integers(query, "q_offset", options.q_offset, ((), sizes.batch), "DTYPE-7")
     if (
         options.q_offset is None
         and sizes.q_len != sizes.kv_len
@@ -151,6 +152,17 @@ def check_grad_output(grad: Any, like: Array, shape: tuple[int, ...]) -> None:
         given, wanted = dtype_name(grad.dtype), dtype_name(like.dtype)
         raise TypeError(f"grad_output has dtype {given} but output has {wanted} (GRAD-14)")
     check_agree("shape", "grad_output", shape_of(grad), "output", shape, "GRAD-14")
+
+
+def check_grad_lse(xp: Any, grad: Any, query: Array, shape: tuple[int, ...]) -> None:
+    """Refuses a gradient of the lse that is not of its shape, or neither of its dtype nor the operands' (GRAD-14)."""
+    if grad is None:
+        return
+    check_array("grad_lse", grad, query, "GRAD-14")
+    if grad.dtype not in (query.dtype, compute_dtype(xp, query.dtype)):
+        given, wanted = dtype_name(grad.dtype), dtype_name(compute_dtype(xp, query.dtype))
+        raise TypeError(f"grad_lse has dtype {given} but the lse has {wanted} (GRAD-14)")
+    check_agree("shape", "grad_lse", shape_of(grad), "lse", shape, "GRAD-14")
 
 
 def _past_len(options: Options) -> int:
@@ -180,7 +192,7 @@ def _check_past(options: Options, sizes: Sizes) -> None:
                 raise ValueError(f"{name} has shape {shape_of(x)} but the new heads need {wanted} (SHAPE-5)")
 
 
-def _check_scalars(options: Options) -> None:
+def check_scalars(options: Options) -> None:
     """Refuses scalar options of the wrong kind or range (SHAPE-10)."""
     for name in ("is_causal", "return_weights", "return_lse"):
         if not isinstance(getattr(options, name), bool):
@@ -215,7 +227,23 @@ def _check_mask(query: Array, name: str, x: Array | None, sizes: Sizes, rule: st
         raise ValueError(f"{name} has shape {shape} but needs one that broadcasts to {logits} (SHAPE-11)")
 
 
-def _check_per_entry(query: Array, name: str, x: Any, shapes: tuple[tuple[int, ...], ...], rule: str) -> None:
+def _check_segments(query: Array, options: Options, sizes: Sizes) -> None:
+    """Refuses segments of which one is missing, or that are not one integer a query and a key."""
+    pair = {
+        "q_segments": (options.q_segments, sizes.q_len),
+        "kv_segments": (options.kv_segments, sizes.kv_len),
+    }
+    missing = [name for name, (x, _) in pair.items() if x is None]
+    if len(missing) == 1:
+        raise ValueError(f"{missing[0]} is None but the other segments are given: both or neither (MASK-17)")
+    for name, (x, length) in pair.items():
+        if x is not None:
+            check_integers(query, name, x, ((length,), (*sizes.batch, length)), "MASK-17")
+            if dtype_name(x.dtype) not in ("int32", "int64"):
+                raise TypeError(f"{name} has dtype {dtype_name(x.dtype)} but needs int32 or int64 (MASK-17)")
+
+
+def check_integers(query: Array, name: str, x: Any, shapes: tuple[tuple[int, ...], ...], rule: str) -> None:
     """Refuses anything but an integer array of one of the shapes."""
     if not array_api_compat.is_array_api_obj(x):
         raise ValueError(f"{name}={x!r} but needs an integer array of shape {shapes[-1]} (SHAPE-10)")
@@ -225,7 +253,7 @@ def _check_per_entry(query: Array, name: str, x: Any, shapes: tuple[tuple[int, .
         raise TypeError(f"{name} has dtype {dtype} but needs an integer one ({rule})")
     if shape_of(x) not in shapes:
         raise ValueError(
-            f"{name} has shape {shape_of(x)} but needs one number a batch entry, {shapes[-1]} (SHAPE-11)"
+            f"{name} has shape {shape_of(x)} but needs {' or '.join(map(str, dict.fromkeys(shapes)))} (SHAPE-11)"
         )
 
 

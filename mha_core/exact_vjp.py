@@ -34,20 +34,26 @@ class Operands(NamedTuple):
     """The same in parts."""
     finite: bool
     """Whether query and key are known to be finite."""
+    grad_lse: Array | None = None
+    """(..., H, rows, 1), the gradient of the lse."""
 
     def at(self, rows: slice, columns: slice) -> "Operands":
         """Those of a block."""
         heads = (self.query[..., rows, :], self.key[..., columns, :], self.value[..., columns, :])
-        return Operands(*heads, self.grad[..., rows, :], self.grad_parts.at(rows), self.finite)
+        grad_lse = None if self.grad_lse is None else self.grad_lse[..., rows, :]
+        return Operands(*heads, self.grad[..., rows, :], self.grad_parts.at(rows), self.finite, grad_lse)
 
 
-def exact_vjp(xp: Any, part: Part, grad: Array, with_output: bool) -> HeadGradients:
+def exact_vjp(
+    xp: Any, part: Part, grad: Array, with_output: bool, grad_lse: Array | None = None
+) -> HeadGradients:
     """The gradients of a part, whatever it holds."""
     options, sizes = part.options, part.sizes
     query, key = part.query, part.key
     is_finite = known_finite(xp, query) and known_finite(xp, key)
     query = query * scale_of(options, sizes)
-    operands = Operands(query, key, part.value, grad, split_values(xp, grad), is_finite)
+    grad_lse = None if grad_lse is None else grad_lse[..., None]
+    operands = Operands(query, key, part.value, grad, split_values(xp, grad), is_finite, grad_lse)
     band = band_of(xp, options, sizes, query)
     sums = _Sums(xp, options, sizes)
     for rows in row_blocks(sizes, is_traced(xp, query)):
@@ -135,7 +141,7 @@ def _attend_rows_vjp(
         key=_to_keys(xp, d_products, query, sizes),
         value=add_nonfinite_of_rows(xp, d_value, operands.grad_parts, visible, sizes),
         attn_bias=_of_bias(xp, d_logits, options, rows, columns),
-        sinks=_of_sinks(xp, soft, delta),
+        sinks=_of_sinks(xp, soft, delta, operands.grad_lse),
         output=output,
     )
 
@@ -143,17 +149,26 @@ def _attend_rows_vjp(
 def _through_softmax(
     xp: Any, soft: Softmax, operands: Operands, sizes: Sizes, visible: Array | None
 ) -> tuple[Array, Array, Array]:
-    """Weights and gradients of the logits, (..., H, rows, columns), and Delta, (..., H, rows, 1)."""
+    """Weights and gradients of the logits, (..., H, rows, columns), and Delta, (..., H, rows, 1).
+
+    A weight is the derivative of the lse by its logit, so that the gradient of the lse comes off Delta (GRAD-16).
+    """
     weights, d_weights = soft.weights, products(xp, operands.grad, operands.value, sizes)
-    delta = xp.sum(weights * d_weights, axis=-1, keepdims=True)
+    delta = _delta(xp, weights, d_weights, operands.grad_lse)
     hidden = visible is not None and not known_finite(
         xp, delta
     )  # 0 * finite is 0 already, and 0 * NaN is not
     if hidden:
         weights, d_weights = xp.where(visible, weights, 0.0), xp.where(visible, d_weights, 0.0)
-        delta = xp.sum(weights * d_weights, axis=-1, keepdims=True)
+        delta = _delta(xp, weights, d_weights, operands.grad_lse)
     d_logits = weights * (d_weights - delta)
     return weights, xp.where(visible, d_logits, 0.0) if hidden else d_logits, delta
+
+
+def _delta(xp: Any, weights: Array, d_weights: Array, grad_lse: Array | None) -> Array:
+    """What a row's gradients of the logits have in common."""
+    delta = xp.sum(weights * d_weights, axis=-1, keepdims=True)
+    return delta if grad_lse is None else delta - grad_lse
 
 
 def _to_keys(xp: Any, x: Array, y: Array, sizes: Sizes) -> Array:
@@ -168,8 +183,13 @@ def _of_bias(xp: Any, d_logits: Array, options: Options, rows: slice, columns: s
     return summed_to(xp, d_logits, tuple(cut(options.attn_bias, rows, columns).shape))
 
 
-def _of_sinks(xp: Any, soft: Softmax, delta: Array) -> Array | None:
-    """The gradient of the sinks, (H,) (GRAD-8)."""
+def _of_sinks(xp: Any, soft: Softmax, delta: Array, grad_lse: Array | None) -> Array | None:
+    """The gradient of the sinks, (H,) (GRAD-8); the lse of an empty row is the sink (MASK-16)."""
     if soft.sink_weights is None:
         return None
-    return -xp.sum(summed_to(xp, soft.sink_weights * delta, delta.shape[-3:]), axis=(-2, -1))
+    drained = soft.sink_weights * delta
+    if grad_lse is not None and soft.weights.shape[-1] == 0:
+        drained = -grad_lse
+    elif grad_lse is not None and soft.occupied is not None:
+        drained = xp.where(soft.occupied, drained, -grad_lse)
+    return -xp.sum(summed_to(xp, drained, delta.shape[-3:]), axis=(-2, -1))

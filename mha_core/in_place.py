@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from mha_core.arrays import writes_in_place
+from mha_core.arrays import cast, writes_in_place
 from mha_core.heads import ungrouped
 from mha_core.parts import Part, Piece
 from mha_core.result import Array, AttentionResult
@@ -64,7 +64,7 @@ def _divided(
     if not is_ordinary(np, sums):
         return None
     sums, total = ungrouped(np, sums, sizes), ungrouped(np, total, sizes)
-    occupied = None
+    occupied, empty = None, -math.inf
     if options.hides and not total.min() > 0.0:  # weights are above 0, so that such a row sees no key
         occupied = total > 0.0
     if options.sinks is not None:
@@ -72,6 +72,7 @@ def _divided(
         if sinks is None:
             return None
         total = total + sinks  # ATT-12
+        empty = np.reshape(cast(np, options.sinks, total.dtype), (-1, 1, 1))
     if occupied is not None:
         total = np.where(occupied, total, 1.0)  # MASK-3
     output = np.divide(sums, total, out=place)
@@ -79,5 +80,5 @@ def _divided(
         return AttentionResult(output)
     lse = np.log(total)
     if occupied is not None:
-        lse[~occupied] = -math.inf  # MASK-13
+        lse = np.where(occupied, lse, empty)  # MASK-16
     return AttentionResult(output, lse=lse[..., 0])

@@ -11,7 +11,7 @@ from typing import Any
 from mha_core.arrays import writes_in_place
 from mha_core.head_gradients import HeadGradients
 from mha_core.heads import grouped, ungrouped
-from mha_core.options import scale_of
+from mha_core.options import Sizes, scale_of
 from mha_core.parts import Part
 from mha_core.result import Array
 from mha_core.weights_in_place import (
@@ -32,7 +32,9 @@ BLOCK_ROWS = 64
 """Fewest rows of a block, those of a group's heads counted together."""
 
 
-def in_place_vjp(np: Any, part: Part, grad: Array, with_output: bool) -> HeadGradients | None:
+def in_place_vjp(
+    np: Any, part: Part, grad: Array, with_output: bool, grad_lse: Array | None = None
+) -> HeadGradients | None:
     """The gradients, and the output where asked for; None where they cannot be vouched for."""
     options, sizes = part.options, part.sizes
     beyond = options.softcap is not None or options.attn_bias is not None
@@ -50,6 +52,8 @@ def in_place_vjp(np: Any, part: Part, grad: Array, with_output: bool) -> HeadGra
         some = sizes.with_rows(rows.stop - rows.start)
         tiles = tiles_of(np, part, rows, sizes.kv_len)
         if not tiles:
+            if d_sinks is not None and grad_lse is not None:  # the lse of an empty row is the sink (MASK-16)
+                d_sinks += _by_head(grad_lse[..., rows], some)
             continue
         columns = slice(tiles[0].columns.start, tiles[-1].columns.stop)
         query = scaled(np, part, rows)
@@ -66,6 +70,8 @@ def in_place_vjp(np: Any, part: Part, grad: Array, with_output: bool) -> HeadGra
         d_output = grouped(np, np.ascontiguousarray(grad[..., rows, :]), some)
         d_logits = np.matmul(d_output, value[..., columns, :].swapaxes(-1, -2))
         delta = np.einsum("...c,...c->...", weights, d_logits)[..., None]
+        if grad_lse is not None:
+            delta -= grouped(np, grad_lse[..., rows, None], some)  # GRAD-16
         d_logits -= delta
         d_logits *= weights
         d_query[..., rows, :] = ungrouped(np, np.matmul(d_logits, key[..., columns, :]), some)
@@ -74,14 +80,19 @@ def in_place_vjp(np: Any, part: Part, grad: Array, with_output: bool) -> HeadGra
         if output is not None:
             output[..., rows, :] = ungrouped(np, np.matmul(weights, value[..., columns, :]), some)
         if d_sinks is not None:
-            d_drained = drained * ungrouped(np, delta, some)
-            d_sinks -= d_drained.reshape((-1, sizes.num_heads, some.q_len)).sum(axis=(0, 2))
+            d_sinks -= _by_head(drained * ungrouped(np, delta, some), some)
     d_query *= scale
     d_key /= LOG2_E  # the query was multiplied by it
     sums = (d_query, d_key, d_value) if output is None else (d_query, d_key, d_value, output)
     if not all(is_ordinary(np, x) for x in sums):
         return None
     return HeadGradients(d_query, d_key, d_value, None, d_sinks, output)
+
+
+def _by_head(x: Array, sizes: Sizes) -> Array:
+    """The sums of (..., H, rows) or (..., H, rows, 1) over all but the heads, (H,)."""
+    sums: Array = x.reshape((-1, sizes.num_heads, sizes.q_len)).sum(axis=(0, 2))
+    return sums
 
 
 def _row_blocks(part: Part) -> list[slice]:

@@ -30,6 +30,8 @@ def multi_head_attention(
     q_offset: int | Array | None = None,
     window: Sequence[int | None] | None = None,
     kv_lengths: Array | None = None,
+    q_segments: Array | None = None,
+    kv_segments: Array | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Array | None = None,
@@ -62,6 +64,8 @@ def multi_head_attention(
         q_offset: see there.
         window: see there.
         kv_lengths: see there.
+        q_segments: see there.
+        kv_segments: see there.
         scale: see there.
         softcap: see there.
         sinks: see there.
@@ -93,6 +97,8 @@ def multi_head_attention(
         q_offset=q_offset,
         window=window,
         kv_lengths=kv_lengths,
+        q_segments=q_segments,
+        kv_segments=kv_segments,
         scale=scale,
         softcap=softcap,
         sinks=sinks,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mha_core.arrays import cast, compute_dtype, quiet
 from mha_core.attend_vjp import attend_vjp
-from mha_core.checks import check_grad_output, check_operands, check_options, layer_sizes
+from mha_core.checks import check_grad_lse, check_grad_output, check_operands, check_options, layer_sizes
 from mha_core.heads import with_past, without_past
 from mha_core.options import Options
 from mha_core.projections import heads_of, joined, outer, over_tokens, projected, reached_tokens, tokens_of
@@ -31,11 +31,14 @@ def multi_head_attention_vjp(
     q_offset: int | Array | None = None,
     window: Sequence[int | None] | None = None,
     kv_lengths: Array | None = None,
+    q_segments: Array | None = None,
+    kv_segments: Array | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Array | None = None,
     past_key: Array | None = None,
     past_value: Array | None = None,
+    grad_lse: Array | None = None,
 ) -> dict[str, Array]:
     """The gradients of sum(grad_output * output), output being `multi_head_attention`'s (GRAD-1, GRAD-10).
 
@@ -60,19 +63,22 @@ def multi_head_attention_vjp(
         q_offset: see there.
         window: see there.
         kv_lengths: see there.
+        q_segments: see there.
+        kv_segments: see there.
         scale: see there.
         softcap: see there.
         sinks: see there.
         past_key: see there; its keys take part, and get no gradient (GRAD-13).
         past_value: see there.
+        grad_lse: (..., H, q_len), the gradient of the lse, of its dtype or the operands' (GRAD-16).
 
     Returns:
         A gradient by the name of its argument, in its shape and dtype: of query, key, value, w_q, w_k, w_v, w_o,
         and of b_q, b_k, b_v, b_o, attn_bias and sinks where they are given (GRAD-2).
 
     Raises:
-        TypeError: what `multi_head_attention` raises, or grad_output of another dtype (GRAD-14).
-        ValueError: what it raises, or grad_output of another shape (GRAD-14).
+        TypeError: what `multi_head_attention` raises, or grad_output or grad_lse of another dtype (GRAD-14).
+        ValueError: what it raises, or grad_output or grad_lse of another shape (GRAD-14).
 
     >>> import numpy as np
     >>> x, one = np.asarray([[1.0], [3.0]]), np.ones((1, 1, 1))
@@ -87,6 +93,8 @@ def multi_head_attention_vjp(
         q_offset=q_offset,
         window=window,
         kv_lengths=kv_lengths,
+        q_segments=q_segments,
+        kv_segments=kv_segments,
         scale=scale,
         softcap=softcap,
         sinks=sinks,
@@ -102,6 +110,7 @@ def multi_head_attention_vjp(
     sizes = layer_sizes(query, key, value, weights, biases, options)
     check_options(query, options, sizes)
     check_grad_output(grad_output, query, (*query.shape[:-1], w_o.shape[-1]))
+    check_grad_lse(xp, grad_lse, query, sizes.output[:-1])
     inputs = (query, key, value)
     dtype = compute_dtype(xp, query.dtype)
     with quiet(xp):
@@ -111,7 +120,15 @@ def multi_head_attention_vjp(
         grad = tokens_of(xp, grad_output, None, dtype)
         d_output = projected(xp, grad, xp.matrix_transpose(w_o), None)
         heads = attend_vjp(
-            xp, query_heads, key_heads, value_heads, d_output, options, sizes, with_output=True
+            xp,
+            query_heads,
+            key_heads,
+            value_heads,
+            d_output,
+            options,
+            sizes,
+            with_output=True,
+            grad_lse=grad_lse,
         )
         d_heads = (
             heads.query,

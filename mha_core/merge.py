@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mha_core.arrays import cast, compute_dtype, dtype_name, quiet
+from mha_core.arrays import cast, compute_dtype, dtype_name, finite, quiet, without_derivative
 from mha_core.checks import check_agree, check_array, check_operands, shape_of
 from mha_core.result import Array, AttentionResult
 
@@ -15,8 +15,8 @@ def merge_attention(
     """The attention over all keys from that over parts of them, computed without sinks (ATT-1, ATT-14).
 
     Each part is weighted by exp(lse); one that holds no visible key (lse -inf) counts for nothing, and a row
-    without any is an empty row (MASK-3, MASK-13). The result is a part itself, to be merged further, until
-    sinks have been given.
+    without any is an empty row, whose lse is the sink or -inf (MASK-3, MASK-16). The result is a part itself, to
+    be merged further, until sinks have been given.
 
     Args:
         outputs: one or more of (..., H, q_len, d_v), of one dtype.
@@ -44,25 +44,27 @@ def merge_attention(
         occupied = terms[0] != -math.inf
         for term in terms[1:]:
             occupied = xp.logical_or(occupied, term != -math.inf)
+        empty: Any = -math.inf
         if sinks is not None:
-            terms.append(xp.reshape(cast(xp, sinks, dtype), (-1, 1, 1)))
+            empty = xp.reshape(cast(xp, sinks, dtype), (-1, 1, 1))
+            terms.append(empty)
         highest = terms[0]
         for term in terms[1:]:
             highest = xp.maximum(highest, term)
-        highest = xp.where(occupied, highest, 0.0)
+        highest = without_derivative(xp, xp.where(occupied, highest, 0.0))
         shares = [xp.exp(term - highest) for term in terms]
         total = xp.where(occupied, sum(shares[1:], shares[0]), 1.0)
         output = sum(
             _contribution(xp, cast(xp, part, dtype), share / total, term)
             for part, share, term in zip(outputs, shares, terms, strict=False)  # the sinks have no output
         )
-        lse = xp.where(occupied, highest + xp.log(total), -math.inf)
+        lse = xp.where(occupied, highest + xp.log(total), empty)  # MASK-16
     return AttentionResult(cast(xp, output, outputs[0].dtype), lse=lse[..., 0])
 
 
 def _contribution(xp: Any, part: Array, weight: Array, lse: Array) -> Array:
     """A part's share of the output, where NaN and Inf survive any weight and an empty part gives nothing."""
-    share = xp.where(xp.isfinite(part), part * weight, part)
+    share = xp.where(xp.isfinite(part), finite(xp, part) * weight, part)
     return xp.where(lse == -math.inf, 0.0, share)
 
 

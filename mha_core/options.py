@@ -23,12 +23,14 @@ class Options(NamedTuple):
     past_value: Array | None
     return_weights: bool = False
     return_lse: bool = False
+    q_segments: Array | None = None
+    kv_segments: Array | None = None
 
     @property
     def hides(self) -> bool:
         """Whether anything may hide a key from a query."""
         bare = self.mask is None and self.attn_bias is None and self.window is None
-        return self.is_causal or not bare or self.kv_lengths is not None
+        return self.is_causal or not bare or self.kv_lengths is not None or self.q_segments is not None
 
     @property
     def only_output(self) -> bool:

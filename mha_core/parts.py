@@ -188,11 +188,16 @@ def _options_at(part: Part, at: int | slice) -> Options:
     def of_entries(x: Any) -> Any:
         return x[at, ...] if getattr(x, "shape", ()) else x
 
+    def of_rows(x: Array | None) -> Array | None:
+        return x if x is None or len(x.shape) == 1 else x[at, ...]
+
     return options._replace(
         mask=of_entry(options.mask),
         attn_bias=of_entry(options.attn_bias),
         q_offset=of_entries(options.q_offset),
         kv_lengths=of_entries(options.kv_lengths),
+        q_segments=of_rows(options.q_segments),
+        kv_segments=of_rows(options.kv_segments),
     )
 
 
@@ -210,6 +215,7 @@ def _trimmed(xp: Any, part: Part) -> Part:
             kv_lengths=None,
             mask=None if options.mask is None else cut(options.mask, everything, existing),
             attn_bias=None if options.attn_bias is None else cut(options.attn_bias, everything, existing),
+            kv_segments=None if options.kv_segments is None else options.kv_segments[..., existing],
         )
         key, value, sizes = key[..., existing, :], value[..., existing, :], sizes._replace(kv_len=kv_len)
     return Part(part.query, key, value, options, sizes)

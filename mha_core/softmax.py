@@ -77,15 +77,18 @@ def softmax(xp: Any, logits: Array, sinks: Array | None, visible: Array | None) 
     Selections come before what could give NaN, so that its derivative is 0 where they hide (GRAD-3, GRAD-4).
     """
     if logits.shape[-1] == 0:  # MASK-14
-        lse = xp.full(logits.shape[:-1], -math.inf, dtype=logits.dtype, **beside(logits))
-        return Softmax(logits, lse, None if sinks is None else xp.zeros_like(lse)[..., None])
-    occupied = None
+        lse = xp.full((*logits.shape[:-1], 1), -math.inf, dtype=logits.dtype, **beside(logits))
+        if sinks is None:
+            return Softmax(logits, lse[..., 0])
+        sinks = xp.broadcast_to(xp.reshape(cast(xp, sinks, logits.dtype), (-1, 1, 1)), lse.shape)
+        return Softmax(logits, sinks[..., 0], xp.zeros_like(lse))  # MASK-16
+    occupied, empty = None, -math.inf
     if visible is not None:
         occupied = xp.any(visible, axis=-1, keepdims=True)  # decided on masks alone (MASK-15)
         logits = xp.where(visible, logits, -math.inf)  # selected, so that a masked NaN is gone (MASK-4)
     highest = xp.max(logits, axis=-1, keepdims=True)  # (..., H, rows, 1)
     if sinks is not None:
-        sinks = xp.reshape(cast(xp, sinks, logits.dtype), (-1, 1, 1))  # one more column (ATT-6)
+        sinks = empty = xp.reshape(cast(xp, sinks, logits.dtype), (-1, 1, 1))  # one more column (ATT-6)
         sinks = sinks if occupied is None else xp.where(occupied, sinks, -math.inf)
         highest = xp.maximum(highest, sinks)
     highest = without_derivative(xp, xp.where(highest != -math.inf, highest, 0.0))
@@ -99,5 +102,5 @@ def softmax(xp: Any, logits: Array, sinks: Array | None, visible: Array | None) 
         total = xp.where(occupied, total, 1.0)  # MASK-3
     lse = highest + xp.log(total)
     if occupied is not None:
-        lse = xp.where(occupied, lse, -math.inf)  # MASK-13
+        lse = xp.where(occupied, lse, empty)  # MASK-16
     return Softmax(exponentials / total, lse[..., 0], None if drained is None else drained / total, occupied)

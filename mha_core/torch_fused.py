@@ -124,10 +124,12 @@ def _in_the_kernel(options: Options, sizes: Sizes) -> bool:
 
 def _mask_elements(options: Options, sizes: Sizes) -> int:
     """The size of a mask to be made of positions; 0 where none is."""
-    if _is_causal(options, sizes) or _sees_all(options, sizes):
+    if _is_causal(options, sizes) or (_sees_all(options, sizes) and options.q_segments is None):
         return 0
     shapes = [(1, 1)] if isinstance(options.q_offset, int | None) else [(*sizes.batch, 1, 1, 1)]
     shapes += [tuple(x.shape) for x in (options.mask, options.attn_bias) if x is not None]
+    segments = (x for x in (options.q_segments, options.kv_segments) if x is not None)
+    shapes += [(*x.shape[:-1], 1, 1, 1) for x in segments]
     largest = max(math.prod(shape[:-2]) for shape in shapes)
     return largest * sizes.q_len * sizes.kv_len
 
@@ -136,7 +138,8 @@ def _is_causal(options: Options, sizes: Sizes) -> bool:
     """Whether the kernel's causal mask, which knows no offset, is the only one asked for and hides anything."""
     offset = options.q_offset
     no_offset = offset is None or (isinstance(offset, int) and offset == 0)
-    alone = options.mask is None and options.attn_bias is None and options.kv_lengths is None
+    others = (options.mask, options.attn_bias, options.kv_lengths, options.q_segments)
+    alone = all(x is None for x in others)
     return options.is_causal and alone and no_offset and sizes.q_len == sizes.kv_len > 1
 
 

@@ -96,6 +96,8 @@ def masked_in(
     """The same by all but the bias, which hides by itself where it is added."""
     masks = [] if options.mask is None else [cut(options.mask, rows, columns)]
     free = free_columns(band, columns, rows)
+    if options.q_segments is not None:
+        masks.append(_same_segment(options.q_segments, options.kv_segments, rows, columns))
     if free != columns or options.kv_lengths is not None:
         masks += _positional(xp, options, sizes, band, rows, columns, like)
     return functools.reduce(xp.logical_and, masks) if masks else None
@@ -144,6 +146,13 @@ def _positional(
     if options.kv_lengths is not None:
         masks.append(j < _per_entry(xp, options.kv_lengths, sizes, j.dtype))  # MASK-12
     return masks
+
+
+def _same_segment(q: Array, kv: Array, rows: slice, columns: slice) -> Array:
+    """Which keys have the number of the query: (rows, columns) or (..., 1, rows, columns) (MASK-17)."""
+    q, kv = q[..., rows], kv[..., columns]
+    q = q[:, None] if len(q.shape) == 1 else q[..., None, :, None]
+    return q == (kv[None, :] if len(kv.shape) == 1 else kv[..., None, None, :])
 
 
 def _per_entry(xp: Any, x: Array, sizes: Sizes, dtype: Any) -> Array:

@@ -16,6 +16,7 @@ ALL = (
     "softcap",
     "sinks",
     "past",
+    "segments",
 )
 
 
@@ -38,6 +39,15 @@ def heads(draw, special=False):
         for name in ("key", "value"):
             _poison(rng, arrays[name])
     return arrays, options
+
+
+def as_mask(arrays):
+    """The arrays with their segments as what they mean, a mask."""
+    if "q_segments" not in arrays:
+        return arrays
+    q, kv = arrays["q_segments"][..., None, :, None], arrays["kv_segments"][..., None, None, :]
+    given = {name: x for name, x in arrays.items() if not name.endswith("segments")}
+    return given | {"mask": np.logical_and(q == kv, arrays.get("mask", True))}
 
 
 @st.composite
@@ -100,6 +110,12 @@ def _options(draw, sizes, d_k, d_v, special):
             arrays["q_offset"] = rng.integers(-6, 7, batch)
     if "kv_lengths" in chosen:
         arrays["kv_lengths"] = rng.integers(-1, kv_len + 2, batch)
+    if "segments" in chosen:
+        for name, length in (("q_segments", q_len), ("kv_segments", kv_len)):
+            shape = (*batch, length) if draw(st.booleans()) else (length,)
+            arrays[name] = rng.choice([-1, 0, 2**31 - 1], shape).astype(
+                draw(st.sampled_from(["int32", "int64"]))
+            )
     if "scale" in chosen:
         options["scale"] = draw(st.sampled_from([0, 1, -0.5, 2.0]))
     if "softcap" in chosen:

@@ -34,7 +34,7 @@ def rounded(arrays, dtype):
 def check(operation, problem, lib, dtype):
     """The operation on the arrays of a library gives what the definition of that name gives, NaN and Inf included."""
     arrays, options = problem
-    wanted = getattr(definition, operation.__name__)(**rounded(arrays, dtype), **options)
+    wanted = getattr(definition, operation.__name__)(**rounded(problems.as_mask(arrays), dtype), **options)
     with np.errstate(all="ignore"):  # array-api-strict has no way to silence the NumPy below it
         got = call(operation, lib, arrays, options, dtype)
     assert set(got) == set(wanted)
@@ -113,6 +113,8 @@ def test_eager_jax(dtype):
         "q_offset": np.asarray([2, 1]),
         "kv_lengths": np.asarray([5, 4]),
         "sinks": rng.standard_normal(4),
+        "q_segments": np.asarray([1, 2, 1]),
+        "kv_segments": np.asarray([[1, 2, 1, 2, 1], [2, 1, 2, 2, 3]]),
     }
     options = {
         "is_causal": True,

@@ -1,5 +1,6 @@
 """The gradients are the slopes of the definition, and those of torch.autograd and jax.grad; and where they are 0."""
 
+import contextlib
 import functools
 import importlib
 import itertools
@@ -25,11 +26,12 @@ CASES = [(name, dtype) for name in LIBRARIES for dtype in dtypes_of(name)]
 QUICK = settings(
     max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
 )
-CONSTANT = ("mask", "q_offset", "kv_lengths", "past_key", "past_value")
+CONSTANT = ("mask", "q_offset", "kv_lengths", "past_key", "past_value", "q_segments", "kv_segments")
 RNG = np.random.default_rng(19)
 NAN, INF = math.nan, math.inf
 parts_module = importlib.import_module("mha_core.parts")
 vjp_module = importlib.import_module("mha_core.attend_vjp")
+fused_module = importlib.import_module("mha_core.torch_fused")
 
 # B = 2, H = 4, G = 2, q_len = 5, kv_len = 6, d_k = 3, d_v = 7; in the layer d_q = 4, d_kv = 5, d_vv = 6, d_out = 8
 HEADS = {
@@ -80,19 +82,29 @@ def assert_close(got, wanted, **tolerance):
 
 
 def check_by_differences(operation, vjp, arrays, options):
-    """The gradients along one random direction of each argument: the slope there of the definition's output."""
+    """The gradients along one random direction of each argument: the slope there of the definition's results."""
+    with_lse = options["return_lse"]
     options = {name: x for name, x in options.items() if not name.startswith("return_")}
 
-    def output(**arrays):
-        return operation(**arrays, **options)["output"]
+    def results(**arrays):
+        found = operation(**problems.as_mask(arrays), **options, return_lse=True)
+        lse = found["lse"] if with_lse else np.zeros(0)
+        return np.concatenate([found["output"].ravel(), np.where(np.isfinite(lse), lse, 0.0).ravel()])
 
-    grad = RNG.standard_normal(output(**arrays).shape)
-    got = vjp(**arrays, grad_output=grad, **options)
+    found = operation(**problems.as_mask(arrays), **options, return_lse=True)
+    grads = {"grad_output": RNG.standard_normal(found["output"].shape)}
+    if with_lse:  # of an empty row without a sink it reaches nothing
+        lse = RNG.standard_normal(found["lse"].shape)
+        grads["grad_lse"] = np.where(np.isfinite(found["lse"]), lse, math.nan)
+    grad = np.concatenate([np.nan_to_num(x).ravel() for x in grads.values()])
+    got = vjp(**arrays, **grads, **options)
     assert set(got) == set(arrays) - set(CONSTANT)
     for name, x in got.items():
         assert (x.shape, x.dtype) == (arrays[name].shape, arrays[name].dtype)
         direction = np.where(np.isfinite(arrays[name]), RNG.standard_normal(x.shape), 0.0)
-        ahead, behind = (output(**arrays | {name: arrays[name] + step * direction}) for step in (1e-6, -1e-6))
+        ahead, behind = (
+            results(**arrays | {name: arrays[name] + step * direction}) for step in (1e-6, -1e-6)
+        )
         slope = np.sum((ahead - behind) * grad) / 2e-6
         np.testing.assert_allclose(np.sum(x * direction), slope, rtol=1e-5, atol=1e-6, err_msg=name)
 
@@ -120,6 +132,10 @@ OPTIONS = {
     "scale": {"scale": -0.7},
     "softcap": {"softcap": 1.5},
     "sinks": {"sinks": RNG.standard_normal(4)},
+    "segments": {  # in which each row sees a key, whatever else hides
+        "q_segments": np.full(5, 7),
+        "kv_segments": np.asarray([[7, 7, -1, 7, 0, -1], [7, 7, 7, 7, 1, 7]]),
+    },
 }
 CHOICES = [(), *itertools.combinations(OPTIONS, 1), *itertools.combinations(OPTIONS, 2)]
 
@@ -132,6 +148,9 @@ def plain_options(options):
     right = 0 if options.pop("is_causal", False) else right
     visible = (j - i - offset >= -left) & (j - i - offset <= right)
     visible = visible & (j < np.reshape(options.pop("kv_lengths", 6), (-1, 1, 1, 1)))
+    if "q_segments" in options:
+        q, kv = options.pop("q_segments"), options.pop("kv_segments")
+        visible = visible & (q[:, None] == kv[:, None, None, :])
     return options | {"visible": visible & options.pop("mask", True)}
 
 
@@ -185,6 +204,9 @@ EVERYTHING = {
     "sinks": RNG.standard_normal(4),
     "q_offset": np.asarray([1, 0], np.int32),
     "kv_lengths": np.asarray([6, 4], np.int32),
+    "q_segments": np.asarray([[3, 3, 3, 1, 3], [3, 3, 2, 3, 3]], np.int32),
+    "kv_segments": np.asarray([3, 3, 1, 3, 3, 2]),
+    "grad_lse": RNG.standard_normal((2, 4, 5)),
 }
 
 
@@ -344,6 +366,81 @@ def test_a_wrong_gradient_of_the_output_is_refused(vjp, arrays):
             vjp(**arrays | {"grad_output": wrong})
 
 
+@pytest.mark.covers("GRAD-14")
+@pytest.mark.parametrize(("vjp", "arrays"), [(SDPA_VJP, HEADS), (MHA_VJP, LAYER)])
+def test_a_wrong_gradient_of_the_lse_is_refused(vjp, arrays):
+    grad = RNG.standard_normal((2, 4, 5))
+    for wrong in (grad[:1], grad[..., :1], grad[..., None], grad[0, 0]):
+        with pytest.raises(ValueError, match=r"grad_lse has shape=.* but lse has shape=\(2, 4, 5\) "):
+            vjp(**arrays, grad_lse=wrong)
+    for wrong in (grad.astype(np.float32), grad.astype(int), [1.0], 1.0):
+        with pytest.raises(TypeError, match=r"grad_lse "):
+            vjp(**arrays, grad_lse=wrong)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_gradient_of_the_lse_may_have_the_dtype_of_lse_or_operands(dtype):
+    lib = library("numpy")
+    arrays = {name: lib.array(x, dtype) for name, x in HEADS.items()}
+    narrow = lib.array(RNG.standard_normal((2, 4, 5)), dtype)
+    got, wanted = (SDPA_VJP(**arrays, grad_lse=x) for x in (narrow, narrow.astype(np.float32)))
+    for name, x in wanted.items():
+        np.testing.assert_array_equal(got[name], x, err_msg=name)
+
+
+GIVEN = {name: x for name, x in EVERYTHING.items() if name != "grad_lse"}
+BOTH = [(SDPA, SDPA_VJP, HEADS), (MHA, MHA_VJP, LAYER)]
+
+
+@pytest.mark.parametrize("way", ["auto", "portable"])
+@pytest.mark.parametrize(("operation", "vjp", "arrays"), BOTH)
+@pytest.mark.parametrize("options", [{}, GIVEN, {"mask": np.arange(5)[:, None] > np.zeros(6)}], ids=str)
+def test_the_vjp_is_what_torch_autograd_gives_of_output_and_lse(way, operation, vjp, arrays, options):
+    torch = library("torch").module
+    arrays = {name: torch.tensor(x) for name, x in (arrays | options).items()}
+    grads = {"grad_output": arrays.pop("grad_output"), "grad_lse": torch.tensor(EVERYTHING["grad_lse"])}
+    names = [name for name, x in arrays.items() if x.is_floating_point()]
+    leaves = {name: x.detach().requires_grad_() if name in names else x for name, x in arrays.items()}
+    with fused_module.portable() if way == "portable" else contextlib.nullcontext():
+        result = operation(**leaves, return_lse=True)
+        wanted = torch.autograd.grad(
+            [result.output, result.lse], [leaves[n] for n in names], [*grads.values()], materialize_grads=True
+        )
+        got = vjp(**arrays, **grads)
+    tolerance = {"rtol": 1e-5, "atol": 1e-6} if "attn_bias" in names else {"rtol": 1e-12, "atol": 1e-13}
+    assert_close(
+        {n: x.numpy() for n, x in got.items()},
+        {n: x.numpy() for n, x in zip(names, wanted, strict=True)},
+        **tolerance,
+    )
+
+
+@pytest.mark.parametrize(("operation", "vjp", "arrays"), BOTH)
+def test_the_vjp_is_what_jax_gives_of_output_and_lse(operation, vjp, arrays):
+    lib = library("jax")
+    import jax
+
+    arrays = {
+        n: lib.array(x, "float32" if x.dtype.kind == "f" else None) for n, x in (arrays | GIVEN).items()
+    }
+    grads = {
+        "grad_output": arrays.pop("grad_output"),
+        "grad_lse": lib.array(EVERYTHING["grad_lse"], "float32"),
+    }
+    floating = {n: x for n, x in arrays.items() if jax.numpy.issubdtype(x.dtype, jax.numpy.floating)}
+
+    @jax.jit
+    def both(variables):
+        def results(variables):
+            found = operation(**arrays | variables, return_lse=True)
+            return found.output, found.lse
+
+        return jax.vjp(results, variables)[1](tuple(grads.values()))[0], vjp(**arrays, **grads)
+
+    wanted, got = both(floating)
+    assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_inputs_are_never_written_to(name):
     lib = library(name)
@@ -356,8 +453,13 @@ def test_inputs_are_never_written_to(name):
             np.testing.assert_array_equal(lib.numpy(x), before[n], err_msg=n)
 
 
+SEGMENTED = {"q_segments": RNG.integers(3, size=600), "kv_segments": RNG.integers(3, size=(2, 600))}
+
+
 @pytest.mark.parametrize("name", ["numpy", "torch"])
-@pytest.mark.parametrize("change", [{}, {"is_causal": True}, {"window": (100, 20)}, {"kv_lengths": [300, 0]}])
+@pytest.mark.parametrize(
+    "change", [{}, {"is_causal": True}, {"window": (100, 20)}, {"kv_lengths": [300, 0]}, SEGMENTED]
+)
 @pytest.mark.parametrize("bias", [None, (1, 1, 600, 600), (2, 4, 1, 600), (600, 1)])
 def test_long_sequences_have_the_gradients_of_all_at_once(monkeypatch, name, change, bias):
     """Entries and heads one after the other give what the derivative of all of them gives."""
@@ -372,7 +474,10 @@ def test_long_sequences_have_the_gradients_of_all_at_once(monkeypatch, name, cha
     arrays["sinks"] = lib.array(rng.standard_normal(4))
     if bias is not None:
         arrays["attn_bias"] = lib.array(rng.standard_normal(bias))
-    options = {n: lib.array(x) if n == "kv_lengths" else x for n, x in change.items()}
+    arrays["grad_lse"] = lib.array(rng.standard_normal((2, 4, 600)))
+    options = {
+        n: lib.array(x) if n == "kv_lengths" or n.endswith("segments") else x for n, x in change.items()
+    }
     got = mha_core.scaled_dot_product_attention_vjp(**arrays, **options)
     monkeypatch.setattr(parts_module, "PART_ELEMENTS", 2**40)
     monkeypatch.setattr(vjp_module, "in_place_vjp", lambda *_: None)

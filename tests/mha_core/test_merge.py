@@ -90,12 +90,12 @@ def test_a_part_of_no_weight_still_gives_its_inf():
     np.testing.assert_array_equal(got.output, [[[math.inf, 1.0]]])
 
 
-@pytest.mark.parametrize("sink", [0.0, math.nan, math.inf])
+@pytest.mark.parametrize("sink", [0.0, -3.7, math.nan, math.inf, -math.inf])
 def test_rows_that_are_empty_in_all_parts(sink):
     empty = np.full((1, 2), -math.inf)
     got = merge_attention([np.zeros((1, 2, 3))] * 2, [empty, empty], np.asarray([sink]))
     np.testing.assert_array_equal(got.output, np.zeros((1, 2, 3)))
-    np.testing.assert_array_equal(got.lse, empty)
+    np.testing.assert_array_equal(got.lse, np.full((1, 2), sink))
 
 
 def test_a_part_of_minus_inf_logits_alone_gives_nothing():

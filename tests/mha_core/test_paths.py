@@ -35,6 +35,18 @@ FUSED = {
     "bias and mask": {"attn_bias": RNG.standard_normal((1, 4, 1, 9)), "mask": np.tri(9, 9, dtype=bool)},
     "bias, causal": {"attn_bias": RNG.standard_normal((1, 4, 1, 9)), "is_causal": True},
     "lengths": {"kv_lengths": np.asarray([9, 3])},
+    "segments": {"q_segments": np.arange(9) // 4, "kv_segments": np.arange(9) // 4},
+    "segments, causal": {
+        "q_segments": np.arange(18).reshape(2, 9) % 2,
+        "kv_segments": np.arange(9) % 2,
+        "is_causal": True,
+        "q_offset": 1,
+    },
+    "segments, lengths": {
+        "q_segments": np.zeros(9, np.int32),
+        "kv_segments": np.arange(9) // 3 * np.ones((2, 1), int),
+        "kv_lengths": np.asarray([9, 5]),
+    },
     "the same lengths, causal": {"kv_lengths": np.asarray([4, 4]), "is_causal": True},
 }
 PORTABLE = {
