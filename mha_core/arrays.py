@@ -100,11 +100,19 @@ def is_traced(xp: Any, x: Array) -> bool:
     """Whether the values of `x` may not be at hand, so that nothing may depend on them."""
     if is_spread(x):
         return True
+    if array_api_compat.is_lazy_array(x):
+        return True
     kind = type(x)
     if kind not in _COMPILERS:
         _COMPILERS[kind] = getattr(xp, "compiler", None)
     compiler = _COMPILERS[kind]  # torch.compile hands out ordinary tensors, and says so here
-    return array_api_compat.is_lazy_array(x) or (compiler is not None and compiler.is_compiling())
+    return compiler is not None and bool(compiler.is_compiling())
+
+
+def runs_at_once(x: Any) -> bool:
+    """Whether `x` is an array of a kind known to be computed at once, by a library that does not compile now."""
+    kind = type(x)
+    return kind in _COMPILERS and (_COMPILERS[kind] is None or not _COMPILERS[kind].is_compiling())
 
 
 def known_finite(xp: Any, x: Array) -> bool:

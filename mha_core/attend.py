@@ -14,21 +14,22 @@ from mha_core.exact import exact
 from mha_core.in_place import in_place
 from mha_core.online_softmax import online_softmax
 from mha_core.options import Options, Sizes
-from mha_core.parts import Part, Piece, pieces_of
+from mha_core.parts import Part, Piece, is_small, pieces_of
 from mha_core.pool import each
 from mha_core.result import Array, AttentionResult
-from mha_core.torch_fused import torch_fused
+from mha_core.torch_fused import is_fused, torch_fused
 
 
 def attend(
     xp: Any, query: Array, key: Array, value: Array, options: Options, sizes: Sizes
 ) -> AttentionResult:
     """Output, lse, and the weights where asked for; the caller is `quiet`."""
-    dtype = compute_dtype(xp, query.dtype)
     whole = options.return_weights or is_traced(xp, query)
-    fused = None if whole else torch_fused(xp, Part(query, key, value, options, sizes))
-    if fused is not None:
-        return fused
+    if not whole and is_fused(query, key, value, options, sizes):
+        fused = torch_fused(xp, Part(query, key, value, options, sizes))
+        if fused is not None:
+            return fused
+    dtype = compute_dtype(xp, query.dtype)
     part = Part(cast(xp, query, dtype), cast(xp, key, dtype), cast(xp, value, dtype), options, sizes)
     if whole or part.records or not array_api_compat.is_writeable_array(part.query):
         return exact(xp, part, slice(0, sizes.q_len), whole or part.records)
@@ -37,11 +38,13 @@ def attend(
 
 def _in_pieces(xp: Any, part: Part) -> AttentionResult:
     """Piece by piece, each into its place."""
+    sizes = part.sizes
+    if is_small(sizes):
+        return _of_piece(xp, Piece(part, slice(0, sizes.q_len), (...,)), None)
     groups = pieces_of(xp, part)
     first = groups[0][0]
     if first.part is part and len(groups) == 1:
         return _of_piece(xp, first, None)
-    sizes = part.sizes
     output = xp.empty(sizes.output, dtype=part.query.dtype, **beside(part.query))
     lse = (
         xp.empty(sizes.output[:-1], dtype=part.query.dtype, **beside(part.query))

@@ -1,12 +1,14 @@
 """Scaled dot-product attention over heads."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from mha_core.arrays import quiet
 from mha_core.attend import attend
 from mha_core.checks import check_operands, check_options, head_sizes
 from mha_core.heads import result_of, with_past
-from mha_core.options import Options
+from mha_core.options import Options, Sizes
+from mha_core.remembered import passed
 from mha_core.result import Array, AttentionResult
 
 
@@ -94,13 +96,17 @@ def scaled_dot_product_attention(
         return_weights=return_weights,
         return_lse=return_lse,
     )
-    xp = check_operands(
-        {"query": query, "key": key, "value": value},
-        {"past_key": past_key, "past_value": past_value, "sinks": sinks},
-    )
-    sizes = head_sizes(query, key, value, options)
-    check_options(query, options, sizes)
+    xp, sizes = passed(_checked, (query, key, value), options)
     all_keys, all_values = with_past(xp, past_key, key), with_past(xp, past_value, value)
     with quiet(xp):
         result = attend(xp, query, all_keys, all_values, options, sizes)
     return result_of(xp, result, all_keys, all_values, query.dtype, options)
+
+
+def _checked(query: Array, key: Array, value: Array, options: Options) -> tuple[Any, Sizes]:
+    """The namespace and sizes of a call that nothing is wrong with."""
+    others = {"past_key": options.past_key, "past_value": options.past_value, "sinks": options.sinks}
+    xp = check_operands({"query": query, "key": key, "value": value}, others)
+    sizes = head_sizes(query, key, value, options)
+    check_options(query, options, sizes)
+    return xp, sizes

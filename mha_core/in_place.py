@@ -15,7 +15,7 @@ from mha_core.weights_in_place import (
     scaled,
     sinks_in,
     tiles_of,
-    weights_into,
+    weights_of,
 )
 
 TILE_ELEMENTS = 2**18
@@ -34,19 +34,24 @@ def in_place(np: Any, piece: Piece, place: Array | None) -> AttentionResult | No
         return None
     query = scaled(np, part, piece.rows)
     bound = bound_of(np, query, part)
-    rows = math.prod(query.shape[:-1])
-    buffer = np.empty(rows * max(tile.width for tile in tiles), dtype=query.dtype)
+    buffer, rows = None, 0
+    if len(tiles) > 1:  # one place for the weights of all
+        rows = math.prod(query.shape[:-1])
+        buffer = np.empty(rows * max(tile.width for tile in tiles), dtype=query.dtype)
     sums = total = None
     for tile in tiles:
-        weights = buffer[: rows * tile.width].reshape((*query.shape[:-1], tile.width))
-        if not weights_into(np, weights, query, part, tile, bound):
+        reused = None
+        if buffer is not None:
+            reused = buffer[: rows * tile.width].reshape((*query.shape[:-1], tile.width))
+        weights = weights_of(np, reused, query, part, tile, bound)
+        if weights is None:
             return None
         value = part.value[..., tile.columns, :]
         if sums is None:
-            sums, total = np.matmul(weights, value), np.matmul(weights, ones(np, value.dtype, tile.width))
+            sums, total = weights @ value, weights @ ones(np, value.dtype, tile.width)
         else:
-            sums += np.matmul(weights, value)
-            total += np.matmul(weights, ones(np, value.dtype, tile.width))
+            sums += weights @ value
+            total += weights @ ones(np, value.dtype, tile.width)
     return _divided(np, sums, total, part, piece.rows.stop - piece.rows.start, place)
 
 

@@ -23,7 +23,7 @@ from mha_core.weights_in_place import (
     scaled,
     sinks_in,
     tiles_of,
-    weights_into,
+    weights_of,
 )
 
 BLOCK_ELEMENTS = 2**18
@@ -112,6 +112,6 @@ def _weights(np: Any, query: Array, part: Part, tiles: list[Tile], columns: slic
     bound = bound_of(np, query, part)
     for tile in tiles:
         place = weights[..., tile.columns.start - columns.start : tile.columns.stop - columns.start]
-        if not weights_into(np, place, query, part, tile, bound):
+        if weights_of(np, place, query, part, tile, bound) is None:
             return None
     return weights

@@ -1,13 +1,15 @@
 """The multi-head attention layer: projections, attention, projection."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from mha_core.arrays import quiet
 from mha_core.attend import attend
 from mha_core.checks import check_operands, check_options, layer_sizes
 from mha_core.heads import result_of, with_past
-from mha_core.options import Options
+from mha_core.options import Options, Sizes
 from mha_core.projections import heads_of, joined, reached_tokens
+from mha_core.remembered import passed
 from mha_core.result import Array, AttentionResult
 
 
@@ -109,13 +111,8 @@ def multi_head_attention(
     )
     weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
     biases = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
-    xp = check_operands(
-        {"query": query, "key": key, "value": value, **weights},
-        {**biases, "past_key": past_key, "past_value": past_value, "sinks": sinks},
-    )
-    sizes = layer_sizes(query, key, value, weights, biases, options)
-    check_options(query, options, sizes)
     inputs = (query, key, value)
+    xp, sizes = passed(_checked, (*inputs, *weights.values(), *biases.values()), options)
     with quiet(xp):
         reached = reached_tokens(xp, inputs, options, sizes)
         query_heads, key_heads, value_heads = heads_of(xp, inputs, weights, biases, reached)
@@ -131,3 +128,17 @@ def multi_head_attention(
                 with_past(xp, past_value, value_heads),
             )
         return result_of(xp, result, key_heads, value_heads, query.dtype, options)
+
+
+def _checked(query: Array, key: Array, value: Array, *others: Any) -> tuple[Any, Sizes]:
+    """The namespace and sizes of a layer that nothing is wrong with; others: weights, biases, options."""
+    *parameters, options = others
+    weights = dict(zip(("w_q", "w_k", "w_v", "w_o"), parameters[:4], strict=True))
+    biases = dict(zip(("b_q", "b_k", "b_v", "b_o"), parameters[4:], strict=True))
+    past = {"past_key": options.past_key, "past_value": options.past_value}
+    xp = check_operands(
+        {"query": query, "key": key, "value": value, **weights}, {**biases, **past, "sinks": options.sinks}
+    )
+    sizes = layer_sizes(query, key, value, weights, biases, options)
+    check_options(query, options, sizes)
+    return xp, sizes

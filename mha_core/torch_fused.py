@@ -58,10 +58,8 @@ MASK_ELEMENTS = 2**22
 
 
 def torch_fused(xp: Any, part: Part) -> AttentionResult | None:
-    """The output, (..., H, q_len, d_v), by a fused kernel; None where it cannot be vouched for."""
-    torch = sys.modules.get("torch")
-    if torch is None or not is_fused(part.query, part.key, part.value, part.options, part.sizes):
-        return None
+    """The output, (..., H, q_len, d_v), of what `is_fused`; None where it cannot be vouched for."""
+    torch: Any = sys.modules.get("torch")
     heads = (part.query, part.key, part.value)
     if not (part.records and torch.is_grad_enabled()):
         output = _asked(torch, xp, part, *heads)
@@ -109,11 +107,12 @@ def is_fused(query: Array, key: Array, value: Array, options: Options, sizes: Si
 
 def _in_the_kernel(options: Options, sizes: Sizes) -> bool:
     """Whether the kernel has what is asked for; it masks before it scales, so that only scales above 0 do."""
-    missing = (options.window, options.softcap, options.sinks)
     bias = options.attn_bias
     return (
         not (options.return_weights or options.return_lse)
-        and all(x is None for x in missing)
+        and options.window is None
+        and options.softcap is None
+        and options.sinks is None
         and (bias is None or not bias.requires_grad)
         and sizes.d_k == sizes.d_v
         and scale_of(options, sizes) > 0
@@ -124,7 +123,11 @@ def _in_the_kernel(options: Options, sizes: Sizes) -> bool:
 
 def _mask_elements(options: Options, sizes: Sizes) -> int:
     """The size of a mask to be made of positions; 0 where none is."""
-    if _is_causal(options, sizes) or (_sees_all(options, sizes) and options.q_segments is None):
+    if (
+        not options.hides
+        or _is_causal(options, sizes)
+        or (_sees_all(options, sizes) and options.q_segments is None)
+    ):
         return 0
     shapes = [(1, 1)] if isinstance(options.q_offset, int | None) else [(*sizes.batch, 1, 1, 1)]
     shapes += [tuple(x.shape) for x in (options.mask, options.attn_bias) if x is not None]
@@ -153,10 +156,9 @@ def _sees_all(options: Options, sizes: Sizes) -> bool:
 def _readable(torch: Any, x: Any) -> bool:
     """Whether the kernel reads such a tensor as it lies, and forwards no derivative of it."""
     return (
-        x.device.type == "cpu"
+        x.is_cpu
         and x.layout is torch.strided
-        and x.stride(-1) == 1
-        and x.stride(-2) >= x.shape[-1]
+        and (x.is_contiguous() or (x.stride(-1) == 1 and x.stride(-2) >= x.shape[-1]))
         and is_plain(torch, x)
     )
 
@@ -172,8 +174,10 @@ def _asked(torch: Any, xp: Any, part: Part, query: Array, key: Array, value: Arr
     options, sizes, entries = part.options, part.sizes, math.prod(part.sizes.batch)
     heads = [x if len(x.shape) == 4 else xp.reshape(x, (entries, *x.shape[-3:])) for x in (query, key, value)]
     causal = _is_causal(options, sizes)
-    lengths, options = _lengths(xp, options, sizes)
-    mask = None if causal else _attn_mask(xp, options, sizes, query)
+    lengths, mask = None, None
+    if options.hides and not causal:
+        lengths, options = _lengths(xp, options, sizes)
+        mask = _attn_mask(xp, options, sizes, query)
     if lengths is None:
         outputs = [_of_entries(torch, sizes, options, heads, mask, causal)]
     elif min(lengths) == 0:
@@ -187,7 +191,8 @@ def _asked(torch: Any, xp: Any, part: Part, query: Array, key: Array, value: Arr
             _of_entries(torch, sizes, options, *_trimmed(heads, mask, slice(i, i + 1), n), causal)
             for i, n in enumerate(lengths)
         ]
-    return xp.reshape(outputs[0] if len(outputs) == 1 else xp.concat(outputs, axis=0), sizes.output)
+    output = outputs[0] if len(outputs) == 1 else xp.concat(outputs, axis=0)
+    return output if output.shape == sizes.output else xp.reshape(output, sizes.output)
 
 
 def _of_entries(
@@ -203,7 +208,7 @@ def _of_entries(
     elif group > 1:
         keywords["enable_gqa"] = True
     output = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, **keywords)
-    return output.reshape((query.shape[0], sizes.num_heads, sizes.q_len, sizes.d_v))
+    return output if group == 1 else output.reshape((query.shape[0], sizes.num_heads, sizes.q_len, sizes.d_v))
 
 
 def _trimmed(

@@ -15,6 +15,9 @@ from mha_core.result import Array
 Attention = Callable[..., Array | None]
 """Of query, key and value; None where it does not vouch for a result."""
 
+FEW = 64
+"""Rows up to which a look at each is the quicker one."""
+
 
 def recorded(torch: Any, kernel: Attention, exactly: Attention, heads: Sequence[Array]) -> Array | None:
     """The kernel's output, whose derivative by the heads is recorded; None where it cannot be vouched for."""
@@ -45,14 +48,20 @@ def is_vouched(torch: Any, output: Array | None) -> bool:
         return False
     output = output.detach()
     wide = torch.float32 if output.dtype is torch.float16 else None  # whose squares overflow
-    smallest, largest = torch.aminmax(torch.linalg.vector_norm(output, 2, -1, dtype=wide))
+    norms = torch.linalg.vector_norm(output, 2, -1, dtype=wide)
+    if norms.numel() <= FEW:
+        return all(0 < norm < math.inf for norm in norms.flatten().tolist())
+    smallest, largest = torch.aminmax(norms)
     return bool(smallest > 0) and bool(largest < math.inf)
 
 
 def is_plain(torch: Any, x: Any) -> bool:
     """Whether a tensor is one, and not what torch.func puts in its place under vmap, grad and jvp."""
     try:
-        return bool(x.data_ptr()) and torch.autograd.forward_ad.unpack_dual(x).tangent is None
+        return bool(x.data_ptr()) and (
+            torch.autograd.forward_ad._current_level < 0
+            or torch.autograd.forward_ad.unpack_dual(x).tangent is None
+        )
     except RuntimeError:
         return False
 

@@ -73,8 +73,10 @@ def _tile(np: Any, part: Part, band: Band, rows: slice, columns: slice) -> Tile:
 def scaled(np: Any, part: Part, rows: slice) -> Array:
     """Some query rows times the scale, in base 2 unless a softcap comes first: (..., G, H // G * rows, d_k)."""
     base = LOG2_E if part.options.softcap is None else 1.0
-    query = part.query[..., rows, :] * (scale_of(part.options, part.sizes) * base)
-    return grouped(np, query, part.sizes.with_rows(rows.stop - rows.start))
+    number, some = rows.stop - rows.start, part.query
+    if number != part.sizes.q_len:
+        some = some[..., rows, :]
+    return grouped(np, some * (scale_of(part.options, part.sizes) * base), part.sizes.with_rows(number))
 
 
 def bound_of(np: Any, query: Array, part: Part) -> float:
@@ -86,12 +88,18 @@ def bound_of(np: Any, query: Array, part: Part) -> float:
     return bound if options.softcap is None else min(bound, float(options.softcap)) * LOG2_E
 
 
-def weights_into(np: Any, logits: Array, query: Array, part: Part, tile: Tile, bound: float) -> bool:
-    """Writes the weights of a tile, not normalised, into an array (..., G, H // G * rows, columns).
+def weights_of(
+    np: Any, place: Array | None, query: Array, part: Part, tile: Tile, bound: float
+) -> Array | None:
+    """The weights of a tile, not normalised, (..., G, H // G * rows, columns), in their place where that is given.
 
-    False where they may overflow, and are not written.
+    None where they may overflow.
     """
-    np.matmul(query, part.key[..., tile.columns, :].swapaxes(-1, -2), out=logits)
+    key = part.key
+    if tile.width != part.sizes.kv_len:
+        key = key[..., tile.columns, :]
+    key = key.swapaxes(-1, -2)
+    logits = query @ key if place is None else np.matmul(query, key, out=place)
     cap = part.options.softcap
     if cap is not None:
         np.divide(logits, cap, out=logits)
@@ -105,11 +113,11 @@ def weights_into(np: Any, logits: Array, query: Array, part: Part, tile: Tile, b
     if tile.bias is not None:
         np.add(heads, tile.bias, out=heads)
     if not bound + tile.largest <= BOUND and not _within(np, logits):
-        return False
+        return None
     np.exp2(logits, out=logits)
     if tile.visible is not None:
         np.multiply(heads, tile.visible, out=heads)
-    return True
+    return logits
 
 
 def _within(np: Any, logits: Array) -> bool:
