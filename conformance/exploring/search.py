@@ -95,7 +95,7 @@ def explore(
         if recipe is None:
             tally.unclaimed += 1
             continue
-        tried = trials.ask(recipe, name)
+        tried = trials.ask(recipe, name, look=True)
         tally.calls = trials.calls
         if tried.row is None:
             tally.unjudged += 1

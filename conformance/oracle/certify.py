@@ -11,16 +11,15 @@ from conformance.judging.judge import judge, measured
 from conformance.judging.measure import Measure, allowed
 from conformance.judging.verdict import Judgement
 from conformance.names import POLICIES
+from conformance.oracle.least import DRAWS, SHARE, least_limits, less_sure, looks_right
 from conformance.oracle.second import Second
 from conformance.oracle.tiers import First
-from conformance.vectors.case import Array, Case, Golden
+from conformance.vectors.case import Array, Bound, Case, Golden
 from conformance.vectors.generate.build import UnjudgedDraftError, build
 from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.problem import pose
 
 NOTE = "A call that is judged on the spot."
-SHARE = 64
-"""A value of the first tier is admitted where its own error is below such a part of the tolerance."""
 AT_ONCE = 32
 """Elements that the second tier is asked for at once: those that err most."""
 ROUNDS = 8
@@ -75,6 +74,22 @@ class Certified:
         for name in self.case.expected:
             self._confirm(name, np.flatnonzero(~self._confirmed(name)))
         return judge(self.case, self.dtype, policy, outputs)
+
+    def passes(self, outputs: Mapping[str, Array], policy: str) -> Judgement | None:
+        """The judgement of an answer that is right by a first look; None where more has to be asked."""
+        policy = self.case.policy(self.dtype, policy)
+        if not self.case.judged(self.dtype, policy):
+            return None
+        judgement = judge(self.case, self.dtype, policy, outputs)
+        if judgement.verdict == "fail":
+            return None
+        measures = measured(self.case, self.dtype, policy, outputs)
+        if all(looks_right(m, self._bound(m.output, policy), self.own_error[m.output]) for m in measures):
+            return replace(judgement, error_over_bound=None, rms_over_sigma=None)
+        return None
+
+    def _bound(self, name: str, policy: str) -> Bound:
+        return self.case.expected[name].bounds[self.dtype][policy]
 
     def unjudged(self, policy: str) -> str:
         """Why nothing is judged under a policy."""
@@ -157,6 +172,7 @@ def certify(
     dtype_of: Mapping[str, str] | None = None,
     name: str = "call/certified",
     first: Callable[[str], First] = First,
+    look: bool = False,
 ) -> Certified:
     """The call as a case, with expected values, W and s of every policy of the dtype that is asked for.
 
@@ -172,6 +188,8 @@ def certify(
         dtype_of: the dtype of an operand that has another one, which attn_bias may.
         name: the case's ID, which seeds the drawn roundings of gradients.
         first: makes the first tier of a dtype.
+        look: for a first look, with bounds that are quickly found and no larger than those of the specification:
+            `Certified.passes` says whether an answer is right for certain, and nothing else is to be asked of it.
 
     Raises:
         TypeError, ValueError: the call is wrong (spec/errors.md).
@@ -185,6 +203,7 @@ def certify(
         name, NOTE, (), operation, widened, dict(options), rows=rows, only=(dtype,), dtype_of=dtype_of or {}
     )
     tier = first(dtype)
+    values = replace(tier.values, limits=least_limits, draws=DRAWS) if look else tier.values
     inexact = [key for key, array in widened.items() if _changes(array, (dtype_of or {}).get(key, dtype))]
     if inexact:
         raise ValueError(
@@ -193,7 +212,7 @@ def certify(
         )
     with np.errstate(all="ignore"):
         try:
-            case = build(draft, tier.values, policies)
+            case = build(draft, values, policies)
         except UnjudgedDraftError as error:
             reason = str(error).removeprefix(name).lstrip(": ")
             raise UnjudgedError(f"nothing is judged of this call: {reason}") from error
@@ -202,8 +221,11 @@ def certify(
     bias_shape = widened["attn_bias"].shape if whole else (1, 1)
     second = Second(problem, bias_shape, tuple(case.expected), case.gradients)
     errors = {key: tier.error(problem, key, golden.hi.shape) for key, golden in case.expected.items()}
+    if look and case.gradients:
+        case = replace(case, expected={key: less_sure(golden) for key, golden in case.expected.items()})
     found = Certified(case, dtype, errors, policies, second)
-    _admit(found)
+    if not look:
+        _admit(found)
     return found
 
 

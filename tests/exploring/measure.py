@@ -188,7 +188,7 @@ def first(target: Any, seconds: float, seed: int) -> tuple[Recipe | None, int]:
     while time.process_time() - began < seconds:
         recipe = draw(claims, seed, number)
         number += 1
-        tried = None if recipe is None else trials.ask(recipe)
+        tried = None if recipe is None else trials.ask(recipe, look=True)
         if tried is not None and tried.failed:
 
             def allowed(other: Recipe) -> bool:

@@ -69,7 +69,8 @@ def _projected(problem: Problem) -> tuple[Array, Array, Array]:
 def _average(weights: Array, value: Array, problem: Problem) -> Array:
     """Weights @ value, where a NaN or Inf counts for the rows that see it and for no other."""
     heads = weights @ np.where(np.isfinite(value), value, 0.0)
-    for b, h, j, d in np.argwhere(~np.isfinite(value)):
+    seen = np.any(problem.visible, axis=-2, keepdims=True).swapaxes(-1, -2)  # [B, H, kv_len, 1]
+    for b, h, j, d in np.argwhere(seen & ~np.isfinite(value)):
         heads[b, h, problem.visible[b, h, :, j], d] += value[b, h, j, d]
     return heads
 

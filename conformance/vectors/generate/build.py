@@ -21,6 +21,7 @@ from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.gradients.limits import Sensitivity, gradient_sizes, stored_as
 from conformance.vectors.generate.gradients.names import GRADIENTS
 from conformance.vectors.generate.gradients.oracle import golden_gradients
+from conformance.vectors.generate.gradients.predicted import DRAWS
 from conformance.vectors.generate.oracle import Pair, golden
 from conformance.vectors.generate.part import stored
 from conformance.vectors.generate.policies import POLICY, Policy, policies
@@ -36,10 +37,12 @@ class UnjudgedDraftError(ValueError):
 
 @dataclass(frozen=True)
 class Values:
-    """What finds the exact value of every output, or gradient, of a problem, as hi + lo."""
+    """What finds the exact value of every output, or gradient, of a problem, as hi + lo, and its bounds."""
 
     outputs: Callable[[Problem, Approximation, tuple[str, ...], tuple[slice, slice]], dict[str, Pair]]
     gradients: Callable[[Problem, Approximation, tuple[int, ...], tuple[str, ...]], dict[str, Pair]]
+    limits: Callable[[Problem, Approximation, Policy, tuple[str, ...]], dict[str, Limits]] = partial_limits
+    draws: int = DRAWS  # of roundings, from which s of a gradient is found
 
 
 BALLS = Values(lambda problem, a, wanted, _: golden(problem, a, wanted)[0], golden_gradients)
@@ -202,7 +205,7 @@ def _outputs(
             if reason := _overflow(part, a, policy):
                 whole.overflows.setdefault((policy.dtype, stands_for), reason)
             else:
-                for name, pair in partial_limits(part, a, policy, wanted).items():
+                for name, pair in values.limits(part, a, policy, wanted).items():
                     fill(bounds, name, pair, entries, rows)
     whole.shown = {name: array for name, (array,) in shown.items()}
     return whole
@@ -263,7 +266,9 @@ def _gradients(
         whole, bias_shape = {"query": shapes["query"]}, (1, 1)
         shapes = {name: _reduced(shape, name, draft.rows) for name, shape in whole.items()}
     exact = values.gradients(problem, approximation, bias_shape, tuple(shapes))
-    sensitivity = Sensitivity(problem, approximation, bias_shape, draft.id, draft.rows is not None)
+    sensitivity = Sensitivity(
+        problem, approximation, bias_shape, draft.id, draft.rows is not None, values.draws
+    )
 
     def limits_of(policy: Policy) -> dict[str, Limits]:
         limits = {name: x for name, x in sensitivity.limits(policy).items() if name in shapes}

@@ -97,15 +97,18 @@ def head_errors(
     # stored before the scale as well, or before its root
     floor = eta * (1 + policy.eager * max(c, np.sqrt(c)))
     some, reached = seen.max(axis=1, initial=0.0)[:, None], seen.max(axis=0, initial=0.0)[:, None]
-    of_output = head_of(policy, softmax, value, None)
-    output = np.abs(softmax.weights @ value.value)
+    output = np.zeros(d.head[place].shape)
+    if problem.layer:  # only the gradient of w_o is made of it
+        of_output = head_of(policy, softmax, value, None)
+        output = (of_output.worst + u_s * np.abs(softmax.weights @ value.value)) * more
+        output = output + of_output.floor + eta * some
     return HeadErrors(
         logits=(error.total + u_s * gradient) * more,
         sinks=_sink_error(softmax, policy, d.delta[place], error.common + error.passed, rho)[:, 0] * more,
         query=(c * for_query + u_s * np.abs(d.query[place])) * more + floor * some,
         key=(c * for_key + u_s * np.abs(d.key[place])) * more + floor * reached,
         value=(for_value + u_s * np.abs(d.value[place])) * more + eta * reached,
-        output=(of_output.worst + u_s * output) * more + of_output.floor + eta * some,
+        output=output,
     )
 
 

@@ -8,7 +8,7 @@ from conformance.dtypes import UNIT_ROUNDOFF
 from conformance.vectors.generate.approximate import Approximation
 from conformance.vectors.generate.gradients.backward import backward
 from conformance.vectors.generate.gradients.curvature import curvature
-from conformance.vectors.generate.gradients.predicted import Responses
+from conformance.vectors.generate.gradients.predicted import DRAWS, Responses
 from conformance.vectors.generate.gradients.worst import worst_gradients
 from conformance.vectors.generate.policies import SMALLEST_NORMAL, Policy
 from conformance.vectors.generate.problem import Array, Limits, Problem, finite
@@ -24,10 +24,11 @@ class Sensitivity:
         bias_shape: tuple[int, ...],
         seed: str,
         of_query: bool = False,
+        draws: int = DRAWS,
     ) -> None:
         self._problem, self._a, self._bias_shape = problem, a, bias_shape
         self._backward = backward(problem, a)
-        self._responses = Responses(problem, a, bias_shape, seed, of_query and not problem.layer)
+        self._responses = Responses(problem, a, bias_shape, seed, of_query and not problem.layer, draws)
 
     def limits(self, policy: Policy) -> dict[str, Limits]:
         """W and s by argument name, batch axes flattened."""

@@ -45,8 +45,9 @@ class Responses:
         bias_shape: tuple[int, ...],
         seed: str,
         of_query: bool = False,
+        draws: int = DRAWS,
     ) -> None:
-        self._size, self._seed = max(1, problem.visible.size), seed
+        self._size, self._seed, self._draws = max(1, problem.visible.size), seed, draws
         coherence = coherence_of(problem, a)
         self._alike = cache(lambda bits: alike_weights(problem, a, bits))
         self._ways = {
@@ -87,7 +88,9 @@ class Responses:
 
     def _of_way(self, way: bool, kind: Kind, bits: int) -> dict[str, Array]:
         """The larger of two readings: every error on its own, or one for the weights that round alike."""
-        find = partial(_rms, self._ways[way], self._exact(way), self._size, f"{self._seed}:{way}", kind)
+        find = partial(
+            _rms, self._ways[way], self._exact(way), self._size, self._draws, f"{self._seed}:{way}", kind
+        )
         if kind in ("accumulation", "drift"):
             return find(bits)
         alike = self._alike(bits)
@@ -103,12 +106,13 @@ def _rms(
     run: Callable[..., dict[str, Array]],
     exact: dict[str, Array],
     size: int,
+    most: int,
     seed: str,
     kind: Kind,
     bits: int,
     alike: Alike | None = None,
 ) -> dict[str, Array]:
-    draws = 1 if kind == "drift" else max(FEWEST, min(DRAWS, PAIRS // size))
+    draws = 1 if kind == "drift" else max(FEWEST, min(most, PAIRS // size))
     once = max(1, min(draws, (AT_ONCE if draws == DRAWS else MORE_AT_ONCE) // size))
     roots = {name: np.zeros(x.shape[1:]) for name, x in exact.items()}
     count = 0
