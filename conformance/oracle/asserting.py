@@ -1,6 +1,5 @@
 """`conformance.assert_conforms` and `conformance.expected`: any call judged by the bounds of the specification."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -166,12 +165,11 @@ def _certified(call: Given, dtype: str, policy: str) -> Certified:
             name=f"call/{call.operation}",
         )
     except UnjudgedError as error:
-        too_large = re.search(r"no dtype can hold it: \w+: (.* overflow.*)", str(error))
-        if too_large is None:
+        if not error.overflow:
             raise
         wider = "" if dtype == "float64" else " or a wider dtype"
         raise UnjudgedError(
-            f"{too_large[1]}, so nothing can be derived: give smaller numbers{wider}"
+            f"{error.overflow}, so nothing can be derived: give smaller numbers{wider}", error.overflow
         ) from error
 
 

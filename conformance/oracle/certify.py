@@ -27,7 +27,14 @@ ROUNDS = 8
 
 
 class UnjudgedError(ValueError):
-    """The call is right, and nothing is derived for it: it may overflow its dtype, or a gradient sees a NaN."""
+    """The call is right, and nothing is derived for it: it may overflow its dtype, or a gradient sees a NaN.
+
+    `overflow` says which number overflows, where that is why.
+    """
+
+    def __init__(self, message: str, overflow: str = "") -> None:
+        super().__init__(message)
+        self.overflow = overflow
 
 
 class WrongOracleError(RuntimeError):
@@ -215,7 +222,10 @@ def certify(
             case = build(draft, values, policies)
         except UnjudgedDraftError as error:
             reason = str(error).removeprefix(name).lstrip(": ")
-            raise UnjudgedError(f"nothing is judged of this call: {reason}") from error
+            overflow = error.excluded.get(
+                dtype, ""
+            )  # numbers that the dtype does not hold were refused above
+            raise UnjudgedError(f"nothing is judged of this call: {reason}", overflow) from error
     problem = pose(operation, widened, options, rows)
     whole = rows is None and "attn_bias" in widened
     bias_shape = widened["attn_bias"].shape if whole else (1, 1)

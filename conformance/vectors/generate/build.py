@@ -32,7 +32,11 @@ from conformance.vectors.seeded import Inputs, narrowest
 
 
 class UnjudgedDraftError(ValueError):
-    """The call is right, and nothing is derived for it."""
+    """The call is right, and nothing is derived for it; `excluded` says why of each dtype that is left out."""
+
+    def __init__(self, message: str, excluded: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.excluded = excluded or {}
 
 
 @dataclass(frozen=True)
@@ -329,7 +333,7 @@ def _case(
     dtypes = tuple(dtype for dtype in DTYPES if dtype not in excluded)
     if not dtypes:
         reasons = "; ".join(f"{dtype}: {excluded[dtype]}" for dtype in draft.only or DTYPES)
-        raise UnjudgedDraftError(f"{draft.id}: no dtype can hold it: {reasons}")
+        raise UnjudgedDraftError(f"{draft.id}: no dtype can hold it: {reasons}", excluded)
     return Case(
         id=draft.id,
         note=draft.note,
