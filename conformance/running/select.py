@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import UsageError
-from conformance.names import DTYPES, FEATURES, OPERATIONS, PROFILES
+from conformance.names import DTYPES, FEATURES, LATENT, OPERATIONS, PACKED, PAGED, PROFILES
 from conformance.running.answer import TOP_LEFT, Hello, Question
 from conformance.running.expression import parse
 from conformance.running.nearest import known
@@ -186,7 +186,11 @@ def aligned(case: Case, hello: Hello) -> Case:
     """The case as it is asked: a target that is aligned to the last key is not given the offset that says so."""
     if not _fits(case, hello):
         return case
-    return replace(case, options={name: value for name, value in case.options.items() if name != "q_offset"})
+    options, inputs = (
+        {name: value for name, value in given.items() if name != "q_offset"}
+        for given in (case.options, case.inputs)
+    )
+    return replace(case, options=options, inputs=inputs if "q_offset" in case.inputs else case.inputs)
 
 
 def _fits(case: Case, hello: Hello) -> bool | None:
@@ -197,10 +201,19 @@ def _fits(case: Case, hello: Hello) -> bool | None:
         return None
     if case.raises:
         return False  # for it may not refuse a missing offset (MASK-7)
-    past = case.inputs["past_key"].shape[-2] if "past_key" in case.inputs else 0
-    last = past + case.inputs["key"].shape[-2] - case.inputs["query"].shape[-2]
     offset: Any = case.inputs["q_offset"] if "q_offset" in case.inputs else case.options.get("q_offset", 0)
-    return bool(np.ndim(offset) == 0 and int(offset) == last)
+    if case.operation in (PACKED, PAGED):
+        return bool((np.asarray(offset) == _lasts(case)).all())
+    past = case.inputs["past_key"].shape[-2] if "past_key" in case.inputs else 0
+    keys = case.inputs["latent" if case.operation == LATENT else "key"]
+    return bool(np.ndim(offset) == 0 and int(offset) == past + keys.shape[-2] - case.inputs["query"].shape[-2])
+
+
+def _lasts(case: Case) -> Any:
+    """The offset of each part or entry that puts its last query at its last key."""
+    if case.operation == PACKED:
+        return np.diff(case.inputs["kv_starts"]) - np.diff(case.inputs["q_starts"])
+    return case.inputs["kv_lengths"] - case.inputs["query"].shape[-2]
 
 
 def group(case: Case, dtype: str, hello: Hello) -> frozenset[str]:

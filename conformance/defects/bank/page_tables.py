@@ -64,6 +64,19 @@ def _of_size(size: int) -> Change:
     return {"gathered": gathered}
 
 
+def _one_owner(p: Served, pages: Array, table: Array) -> Array:
+    """Each page belongs to the last place that names it; the others read zeros."""
+    found: Array = R.gathered(p, pages, table)
+    owner = {}
+    used = [(b, m) for b, n in enumerate(p.kv_lengths.tolist()) for m in range(-(-max(n, 0) // p.page))]
+    for b, m in used:
+        owner[int(table[b, m])] = (b, m)
+    for b, m in used:
+        if owner[int(table[b, m])] != (b, m):
+            found[b, :, m * p.page : (m + 1) * p.page] = 0
+    return found
+
+
 def _consecutive(p: Served, table: Array) -> Array:
     """Pages behind the first as if they followed it in memory."""
     return table[:, :1] + np.arange(table.shape[1])
@@ -331,6 +344,13 @@ DEFECTS = (
         "Every entry reads the table of the first.",
         ("PAGE-1", "IND-3"),
         _table(_entry_of),
+        features=NEEDS,
+    ),
+    Defect(
+        "paged-one-owner-of-a-page",
+        "A page belongs to the last place in the tables that names it, and reads as zeros in every other.",
+        ("PAGE-3",),
+        {"gathered": _one_owner},
         features=NEEDS,
     ),
     Defect(
