@@ -48,7 +48,8 @@ class Call:
         cache = {"cache"} if {"past_key", "past_value"} <= taken else set()
         segments = {"segments"} if {"q_segments", "kv_segments"} <= taken else set()
         parts = {"past_key", "past_value", "q_segments", "kv_segments"}
-        return (set(OPTIONS) & taken) - parts | cache | segments | set(DEFAULT_FEATURES)
+        of_lse = {"grad_lse"} & taken
+        return (set(OPTIONS) & taken) - parts | cache | segments | of_lse | set(DEFAULT_FEATURES)
 
 
 def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Call:
@@ -98,6 +99,7 @@ def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Ca
             f"it needs {', '.join((*arrays, *layer))} by these names"
         )
     passed = {*given, *positions, *OPTIONS, *(BIASES if layer else ())}
+    passed |= {"grad_lse"} if operation.endswith("_vjp") else set()
     strange = [name for name in by_name if name not in passed and not name.startswith("_")]
     return Call(function, by_keyword, frozenset(by_name), catches_all, _notes(label, strange, parameters))
 

@@ -34,7 +34,10 @@ def _read(change: Numbers, keys: Numbers | None = None) -> Change:
     def by_segments(c: Call) -> Any:
         if c.q_segments is None:
             return None
-        found: dict[str, Any] = {"q_segments": change(c, c.q_segments), "kv_segments": (keys or change)(c, c.kv_segments)}
+        found: dict[str, Any] = {
+            "q_segments": change(c, c.q_segments),
+            "kv_segments": (keys or change)(c, c.kv_segments),
+        }
         return R.by_segments(replace(c, **found))
 
     return {"by_segments": by_segments}
