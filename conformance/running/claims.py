@@ -174,6 +174,7 @@ def _notes(label: str, strange: list[str], parameters: Mapping[str, Parameter]) 
 
 ATTRIBUTES = (
     *("features", "dtypes", "layout", "accuracy", "causal_alignment", "rank", "array_type", "device"),
+    "lse_base",
     *("asarray", "to_numpy", "name", "version", "based_on"),
 )
 """What a target says of itself."""
@@ -186,6 +187,7 @@ SAID: dict[str, Collection[Any]] = {
     "accuracy": POLICIES,
     "causal_alignment": ALIGNMENTS,
     "rank": (RANK,),
+    "lse_base": (2, "e"),
     "array_type": ("numpy", "torch", "jax", "array-api-strict"),
 }
 """Those that a file may say for each function and class in it, and the words of the suite."""
