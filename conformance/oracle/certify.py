@@ -14,7 +14,7 @@ from conformance.names import POLICIES
 from conformance.oracle.least import DRAWS, SHARE, least_limits, less_sure, looks_right
 from conformance.oracle.second import Second
 from conformance.oracle.tiers import First
-from conformance.vectors.case import Array, Bound, Case, Golden
+from conformance.vectors.case import Array, Bound, Case, Golden, held_in
 from conformance.vectors.generate.build import UnjudgedDraftError, build
 from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.problem import pose
@@ -211,7 +211,11 @@ def certify(
     )
     tier = first(dtype)
     values = replace(tier.values, limits=least_limits, draws=DRAWS) if look else tier.values
-    inexact = [key for key, array in widened.items() if _changes(array, (dtype_of or {}).get(key, dtype))]
+    inexact = [
+        key
+        for key, array in widened.items()
+        if _changes(array, (dtype_of or {}).get(key) or held_in(key, dtype))
+    ]
     if inexact:
         raise ValueError(
             f"{', '.join(inexact)} has numbers that {dtype} does not hold: round first, "

@@ -57,6 +57,7 @@ class Call:
         parts = {"past_key", "past_value", "q_segments", "kv_segments"}
         append = {"append"} if self.operation == PAGED and set(WRITING) <= taken else set()
         own = {OPERATION_FEATURES[self.operation]} if self.operation in OPERATION_FEATURES else set()
+        own |= {"grad_lse"} & taken
         return (set(OPTIONS) & taken) - parts | cache | segments | append | own | set(DEFAULT_FEATURES)
 
     def parameter(self, feature: str) -> str:
@@ -116,6 +117,7 @@ def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Ca
         )
     passed = {*given, *positions, *OPTIONS, *(BIASES if layer else ())}
     passed |= set(WRITING) if operation == PAGED else set()
+    passed |= {"grad_lse"} if operation.endswith("_vjp") else set()
     strange = [name for name in by_name if name not in passed and not name.startswith("_")]
     notes = _notes(label, strange, parameters)
     return Call(function, by_keyword, frozenset(by_name), catches_all, notes, operation)
@@ -203,6 +205,7 @@ def _notes(label: str, strange: list[str], parameters: Mapping[str, Parameter]) 
 
 ATTRIBUTES = (
     *("features", "dtypes", "layout", "accuracy", "causal_alignment", "rank", "array_type", "device"),
+    "lse_base",
     *("asarray", "to_numpy", "name", "version", "based_on"),
 )
 """What a target says of itself."""
@@ -215,6 +218,7 @@ SAID: dict[str, Collection[Any]] = {
     "accuracy": POLICIES,
     "causal_alignment": ALIGNMENTS,
     "rank": (RANK,),
+    "lse_base": (2, "e"),
     "array_type": ("numpy", "torch", "jax", "array-api-strict"),
 }
 """Those that a file may say for each function and class in it, and the words of the suite."""

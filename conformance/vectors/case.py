@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from conformance.dtypes import cast
-from conformance.names import DTYPES, MERGE, MHA_VJP, REDUCED_POLICIES, SDPA_VJP
+from conformance.names import DTYPES, MHA_VJP, REDUCED_POLICIES, SDPA_VJP
 from conformance.vectors.seeded import Seed
 
 Array = npt.NDArray[Any]
@@ -102,7 +102,7 @@ class Case:
     def operands(self, dtype: str) -> dict[str, Array]:
         """The input arrays in the dtype under test; bool and integer ones as they are."""
         return {
-            name: cast(array, held_in(self.operation, name, self.dtype_of.get(name, dtype)))
+            name: cast(array, self.dtype_of.get(name) or held_in(name, dtype))
             if array.dtype.kind == "f"
             else array.copy()
             for name, array in self.inputs.items()
@@ -124,9 +124,9 @@ class Case:
         return tuple(dtype for dtype in DTYPES if self.judged(dtype, accuracy))
 
 
-def held_in(operation: str, name: str, dtype: str) -> str:
-    """The dtype of an operand where a dtype is tested: the lses of 16-bit partial results are float32 (MERGE-2)."""
-    return "float32" if (operation, name) == (MERGE, "lses") and dtype in ("float16", "bfloat16") else dtype
+def held_in(name: str, dtype: str) -> str:
+    """The dtype of an operand where a dtype is tested: an lse is float32 for 16 bits (DTYPE-6, MERGE-2)."""
+    return "float32" if name in ("grad_lse", "lses") and dtype in ("float16", "bfloat16") else dtype
 
 
 def query_axis(output: str, rank: int) -> int:

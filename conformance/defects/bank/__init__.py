@@ -16,6 +16,7 @@ from conformance.defects.bank import (
     grad_factors,
     grad_formulas,
     grad_layer,
+    grad_lse,
     grad_masks,
     grad_own,
     grad_parts,
@@ -112,6 +113,7 @@ BANK: dict[str, tuple[Defect, ...]] = {
         grad_ends,
         grad_beside,
         grad_own,
+        grad_lse,
         validation,
     )
 }

@@ -237,7 +237,7 @@ def _refuse(draft: Draft) -> None:
     arrays = {}
     for name, array in draft.inputs.items():
         own = dtype if array.dtype.kind == "f" else dtype_name(array.dtype)
-        arrays[name] = cast(array, draft.dtype_of.get(name, held_in(draft.operation, name, own)))
+        arrays[name] = cast(array, draft.dtype_of.get(name) or held_in(name, own))
     if draft.operation in SERVING:
         served = Served(draft.operation, **arrays, **draft.options)
         for check in SERVING_CHECKS:
@@ -304,6 +304,8 @@ def _sees_more_than_numbers(problem: Problem, a: Approximation) -> bool:
         return True
     cotangent = problem.inputs["grad_output"]
     rows = (a.query, cotangent[:, None] if problem.layer else cotangent)
+    if "grad_lse" in problem.inputs and not np.isfinite(problem.inputs["grad_lse"][np.isfinite(a.lse)]).all():
+        return True
     wrong = ~np.isfinite(problem.bias)  # -inf, which hides, is none of it
     for of_row in rows:
         wrong |= ~np.isfinite(of_row.sum(axis=-1))[..., :, None]
@@ -367,7 +369,7 @@ def _inexact(draft: Draft) -> dict[str, str]:
             excluded[dtype] = f"the case is about {' and '.join(draft.only)}"
             continue
         for name, array in draft.inputs.items():
-            own = held_in(draft.operation, name, draft.dtype_of.get(name, dtype))
+            own = draft.dtype_of.get(name) or held_in(name, dtype)
             held = cast(array, own) if array.dtype.kind == "f" else array
             if array.dtype.kind == "f" and not same_numbers(held.astype(np.float64), array):
                 excluded[dtype] = f"{name} is not exact in {dtype}"
