@@ -64,6 +64,7 @@ MORE_LIBRARIES = ["transformers==5.24.0", "x-transformers==2.31.10", "openvino==
 MORE_THIRD_PARTY: dict[str, list[str]] = {
     name: []
     for name in (
+        "onnxruntime-gqa",
         "torch-flex",
         "transformers-eager",
         "transformers-sdpa",

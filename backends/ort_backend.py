@@ -8,17 +8,18 @@ import onnxruntime
 
 from backends.onnx_attention import OnnxAttention, model
 
-__all__ = ["attention", "contrib"]
+__all__ = ["attention", "contrib", "run", "side_by_side"]
 
 onnxruntime.set_default_logger_severity(4)  # what a case is refused for, the answer says
 
 
-def _run(one_node: Any, given: Mapping[str, Any]) -> list[Any]:
+def run(one_node: Any, given: Mapping[str, Any]) -> list[Any]:
+    """The outputs of a model of one node."""
     session = onnxruntime.InferenceSession(one_node.SerializeToString(), providers=["CPUExecutionProvider"])
     return list(session.run(None, dict(given)))
 
 
-attention = OnnxAttention(_run, "onnxruntime", onnxruntime.__version__, ("float64", "float32", "float16"))
+attention = OnnxAttention(run, "onnxruntime", onnxruntime.__version__, ("float64", "float32", "float16"))
 
 
 class Contrib:
@@ -65,9 +66,9 @@ class Contrib:
             raise NotImplementedError("unidirectional counts from the end of the past")
         batch, heads, q_len, _ = query.shape
         inputs = {
-            "query": _side_by_side(query),
-            "key": _side_by_side(key),
-            "value": _side_by_side(value),
+            "query": side_by_side(query),
+            "key": side_by_side(key),
+            "value": side_by_side(value),
             "bias": None,
             "key_padding_mask": None
             if mask is None
@@ -89,12 +90,12 @@ class Contrib:
             scale=scale,
             unidirectional=int(is_causal),
         )
-        output, *rest = _run(one_node, {name: x for name, x in inputs.items() if x is not None})
+        output, *rest = run(one_node, {name: x for name, x in inputs.items() if x is not None})
         output = output.reshape(batch, q_len, heads, value.shape[-1]).swapaxes(1, 2)
         return {"output": output, **dict(zip(("present_key", "present_value"), rest, strict=False))}
 
 
-def _side_by_side(x: Any) -> Any:
+def side_by_side(x: Any) -> Any:
     """(B, H, length, d) -> (B, length, H * d)."""
     return np.ascontiguousarray(x.swapaxes(1, 2)).reshape(x.shape[0], x.shape[2], x.shape[1] * x.shape[3])
 

@@ -31,12 +31,12 @@ def latent_attention(
     """`scaled_dot_product_attention` of all heads with one key, the rows, and one value, their first channels (LAT-1).
 
     The absorbed form of multi-head latent attention: a row has c channels of keys and values, and r of keys alone.
-    What these hold never reaches the output but by the weights (LAT-4).
+    What these hold reaches the output by the weights alone (LAT-2).
 
     Args:
         query: (..., H, q_len, c + r).
         latent: (..., kv_len, c + r).
-        value_dim: c, from 1 to the width of the rows (LAT-2).
+        value_dim: c, from 1 to the width of the rows (LAT-3).
         scale: factor of the logits, required: rows do not say how wide the heads were (LAT-3).
         mask: see `scaled_dot_product_attention`, as for all that follow.
         attn_bias: see there.
@@ -53,7 +53,7 @@ def latent_attention(
 
     Raises:
         TypeError: something is no array, of another library, or of a wrong dtype (DTYPE-2 to DTYPE-5).
-        ValueError: shapes disagree or an option is wrong (LAT-1 to LAT-3, SHAPE-5 to SHAPE-11, MASK-7).
+        ValueError: shapes disagree or an option is wrong (LAT-1, LAT-3, SHAPE-5 to SHAPE-11, MASK-7).
 
     >>> import numpy as np
     >>> latent, query = np.asarray([[1.0, 0.0, 9.0], [3.0, 2.0, 9.0]]), np.zeros((1, 1, 3))

@@ -122,9 +122,9 @@ def check_values_of_slots(slots: Sequence[int], cells: int) -> None:
 def check_value_dim(latent: Array, value_dim: Any, scale: Any) -> None:
     """Refuses a width of the values that is not one of the rows', and a scale that is not given."""
     if isinstance(value_dim, bool) or not isinstance(value_dim, int):
-        raise ValueError(f"value_dim={value_dim!r} but needs an int (LAT-2)")
+        raise ValueError(f"value_dim={value_dim!r} but needs an int (LAT-3)")
     if not 1 <= value_dim <= latent.shape[-1]:
-        raise ValueError(f"value_dim={value_dim} but rows of latent have 1 to {latent.shape[-1]} (LAT-2)")
+        raise ValueError(f"value_dim={value_dim} but rows of latent have 1 to {latent.shape[-1]} (LAT-3)")
     if scale is None:
         raise ValueError("scale is None but needs a number: rows say nothing of the heads' width (LAT-3)")
 

@@ -84,6 +84,7 @@ CONTRACTS = (
     backend("onnx_cases", "onnx", "numpy", standard=MORE),
     backend("onnx_reference_backend", "onnx", "backends", standard=MORE),
     backend("ort_backend", "onnxruntime", "numpy", "backends", standard=MORE),
+    backend("ort_gqa_backend", "onnxruntime", "numpy", "backends", standard=MORE),
     backend("any_onnx_backend", "backends", standard=MORE),
     backend("keras_backend", "keras", standard=MORE),
     backend("torch_shapes", "torch", standard=MORE),

@@ -20,6 +20,7 @@ TARGETS = {
     "onnx-reference": "onnx",
     "onnxruntime": "onnxruntime",
     "onnxruntime-contrib": "onnxruntime",
+    "onnxruntime-gqa": "onnxruntime",
     "keras": "keras",
 }
 
