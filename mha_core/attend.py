@@ -13,6 +13,7 @@ from mha_core.arrays import beside, cast, compute_dtype, is_traced, writes_in_pl
 from mha_core.exact import exact
 from mha_core.in_place import in_place
 from mha_core.online_softmax import online_softmax
+from mha_core.jax_blocks import jax_blocks
 from mha_core.options import Options, Sizes
 from mha_core.parts import Part, Piece, is_small, pieces_of
 from mha_core.pool import each
@@ -24,7 +25,11 @@ def attend(
     xp: Any, query: Array, key: Array, value: Array, options: Options, sizes: Sizes
 ) -> AttentionResult:
     """Output, lse, and the weights where asked for; the caller is `quiet`."""
-    whole = options.return_weights or is_traced(xp, query)
+    traced = is_traced(xp, query)
+    whole = options.return_weights or traced
+    blocks = jax_blocks(xp, query, key, value, options, sizes) if traced else None
+    if blocks is not None:
+        return blocks
     if not whole and is_fused(query, key, value, options, sizes):
         fused = torch_fused(xp, Part(query, key, value, options, sizes))
         if fused is not None:

@@ -13,7 +13,7 @@ from mha_core.parts import Part, row_blocks
 from mha_core.result import Array, AttentionResult
 from mha_core.softmax import attended, logits_of, weighted_sums
 from mha_core.values import Values, add_nonfinite, split_values
-from mha_core.visibility import band_of, columns_of, visible_in
+from mha_core.visibility import Band, band_of, columns_of, visible_in
 
 
 def exact(xp: Any, part: Part, rows: slice, whole: bool = False) -> AttentionResult:
@@ -22,7 +22,7 @@ def exact(xp: Any, part: Part, rows: slice, whole: bool = False) -> AttentionRes
     values = split_values(xp, part.value)
     blocks = row_blocks(part.sizes.with_rows(rows.stop - rows.start), whole)
     results = [
-        _attend_rows(
+        attend_rows(
             xp, query[..., block, :], values, part, slice(rows.start + block.start, rows.start + block.stop)
         )
         for block in blocks
@@ -35,10 +35,12 @@ def exact(xp: Any, part: Part, rows: slice, whole: bool = False) -> AttentionRes
     )
 
 
-def _attend_rows(xp: Any, query: Array, values: Values, part: Part, rows: slice) -> AttentionResult:
-    """A block of scaled query rows, each with its whole softmax."""
+def attend_rows(
+    xp: Any, query: Array, values: Values, part: Part, rows: slice, band: Band | None = None
+) -> AttentionResult:
+    """A block of scaled query rows, each with its whole softmax, in the band of the part unless one is given."""
     options, sizes = part.options, part.sizes
-    band = band_of(xp, options, sizes, query)
+    band = band_of(xp, options, sizes, query) if band is None else band
     columns = slice(0, sizes.kv_len) if options.return_weights else columns_of(band, sizes, rows)
     key, values = part.key[..., columns, :], values.at(columns)
     visible = visible_in(xp, options, sizes, band, rows, columns, query)
