@@ -206,7 +206,9 @@ def _fits(case: Case, hello: Hello) -> bool | None:
         return bool((np.asarray(offset) == _lasts(case)).all())
     past = case.inputs["past_key"].shape[-2] if "past_key" in case.inputs else 0
     keys = case.inputs["latent" if case.operation == LATENT else "key"]
-    return bool(np.ndim(offset) == 0 and int(offset) == past + keys.shape[-2] - case.inputs["query"].shape[-2])
+    return bool(
+        np.ndim(offset) == 0 and int(offset) == past + keys.shape[-2] - case.inputs["query"].shape[-2]
+    )
 
 
 def _lasts(case: Case) -> Any:

@@ -91,7 +91,14 @@ def _nan_times_zero(p: Served, pages: Array, table: Array) -> Array:
 def _all_read(s: Any, p: Served) -> Pages:
     """Hidden slots are multiplied by a weight of zero."""
     key, value = (_nan_times_zero(p, pages, s.table(p)) for pages in (p.key_pages, p.value_pages))
-    outputs = attention(s, p.query, np.where(np.isnan(key), key.dtype.type(0), key), value, kv_lengths=p.kv_lengths, **p.options)
+    outputs = attention(
+        s,
+        p.query,
+        np.where(np.isnan(key), key.dtype.type(0), key),
+        value,
+        kv_lengths=p.kv_lengths,
+        **p.options,
+    )
     used = -(-p.kv_lengths // p.page) * p.page
     behind = (np.arange(value.shape[2]) >= p.kv_lengths[:, None]) & (
         np.arange(value.shape[2]) < used[:, None]
