@@ -6,7 +6,18 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from conformance.diagnosis.failing import Asked
-from conformance.names import MHA, MHA_VJP, OPTION_FEATURES
+from conformance.names import (
+    APPEND,
+    LATENT,
+    MERGE,
+    MHA,
+    MHA_VJP,
+    OPTION_FEATURES,
+    PAGED,
+    SDPA,
+    SDPA_VJP,
+    SERVING,
+)
 from conformance.vectors.case import Array, Case
 
 FEATURES = {
@@ -51,7 +62,9 @@ def _every(asked: Sequence[Asked], failing: Array) -> Iterator[tuple[str, Array]
     cases = [each.case for each in asked]
     yield "in gradients", _where(case.gradients for case in cases)
     yield "in the layer", _where(case.operation in (MHA, MHA_VJP) for case in cases)
-    yield "in scaled_dot_product_attention", _where(case.operation not in (MHA, MHA_VJP) for case in cases)
+    yield "in scaled_dot_product_attention", _where(case.operation in (SDPA, SDPA_VJP) for case in cases)
+    for operation in SERVING:
+        yield f"in {operation}", _where(case.operation == operation for case in cases)
     yield from _given(cases)
     yield from _sizes([sizes(case) for case in cases], failing)
 
@@ -84,6 +97,8 @@ def _special(case: Case) -> bool:
 def sizes(case: Case) -> Mapping[str, int]:
     """The sizes of a call that is right in itself."""
     shapes = case.shapes
+    if case.operation in (PAGED, APPEND, LATENT, MERGE):
+        return _served(case.operation, shapes)
     query, key, value = (shapes[name] for name in ("query", "key", "value"))
     past = shapes["past_key"][-2] if "past_key" in shapes else 0
     if case.operation in (MHA, MHA_VJP):
@@ -99,6 +114,24 @@ def sizes(case: Case) -> Mapping[str, int]:
         "heads": heads,
         "batch": int(np.prod(batch)),
     }
+
+
+def _served(operation: str, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, int]:
+    """The same where keys are slots of pages, latent rows or the parts of a merge."""
+    if operation in (PAGED, APPEND):
+        pages, slots, groups, d_k = shapes["key_pages"]
+        batch, heads, q_len = shapes["query"][:3] if operation == PAGED else (1, groups, shapes["slots"][0])
+        kv_len, d_v = (
+            (shapes["page_table"][1] if operation == PAGED else pages) * slots,
+            shapes["value_pages"][3],
+        )
+    elif operation == LATENT:
+        (*axes, heads, q_len, d_k), kv_len = shapes["query"], shapes["latent"][-2]
+        batch, d_v = int(np.prod(axes)), d_k
+    else:
+        kv_len, *axes, heads, q_len, d_v = shapes["outputs"]
+        batch, d_k = int(np.prod(axes)), d_v
+    return {"q_len": q_len, "kv_len": kv_len, "d_k": d_k, "d_v": d_v, "heads": heads, "batch": batch}
 
 
 def _sizes(of: Sequence[Mapping[str, int]], failing: Array) -> Iterator[tuple[str, Array]]:

@@ -44,9 +44,9 @@ class CallJudgement(Judgement):
 
 
 def expected(
-    query: Any,
-    key: Any,
-    value: Any,
+    query: Any = None,
+    key: Any = None,
+    value: Any = None,
     *,
     dtype: Any = None,
     policy: str = "eager",
@@ -59,14 +59,15 @@ def expected(
     """What a call is to give, and the tolerance of the specification for each number.
 
     Args:
-        query: array of any library, (..., H, q_len, d_k), or (..., q_len, d_q) of a layer.
+        query: array of any library, (..., H, q_len, d_k), or (..., q_len, d_q) of a layer. Of the operations of
+            spec/serving.md these three are the first arrays of the operation, which may go by their own names too.
         key: (..., G, kv_len, d_k), or (..., kv_len, d_kv).
         value: (..., G, kv_len, d_v), or (..., kv_len, d_vv).
         dtype: that of the result, by name or as an object; None for the dtype of query. It has to hold every
             number that is given.
         policy: what an implementation may round (spec/numerics.md).
         rows: None for every query row that can be afforded, a number of rows, or a list of them.
-        operation: one of the four operations.
+        operation: one of the operations.
         grad_output: the cotangent, for an operation that ends in `_vjp`.
         grad_lse: the cotangent of the lse, (..., H, q_len), where there is one.
         **options: those of the operation, by name; of a layer the weights too.
@@ -98,9 +99,9 @@ def expected(
 
 def assert_conforms(
     got: Any,
-    query: Any,
-    key: Any,
-    value: Any,
+    query: Any = None,
+    key: Any = None,
+    value: Any = None,
     *,
     policy: str = "eager",
     rows: Rows = None,

@@ -9,9 +9,10 @@ import numpy as np
 from conformance.defects.call import Call
 from conformance.defects.checks import CHECKS
 from conformance.dtypes import dtype_name
-from conformance.names import BIASES, DTYPES, MHA, MHA_VJP, OPERATIONS, OPTIONS, SDPA_VJP, WEIGHTS
+from conformance.names import BIASES, DTYPES, MHA, MHA_VJP, OPERATIONS, OPTIONS, SDPA_VJP, SERVING, WEIGHTS
 from conformance.oracle.reading import read_operand
 from conformance.oracle.rows import afforded, spread
+from conformance.oracle.served import named, read
 from conformance.oracle.wanted import HINTS, wanted
 from conformance.running.nearest import nearest
 from conformance.vectors.case import Array
@@ -64,14 +65,18 @@ def given(
         TypeError: an argument is no array or has a wrong dtype, or an option is unknown.
         ValueError: anything else is wrong.
     """
+    if operation in SERVING:
+        return _served(operation, (query, key, value), grad_output, options, rows)
     backward = _check_names(operation, grad_output, options)
-    named = {"query": query, "key": key, "value": value}
-    named |= {"grad_output": grad_output} if backward else {}
-    named |= {name: options[name] for name in ARRAYS if options.get(name) is not None}
+    if missing := [name for name, x in (("key", key), ("value", value)) if x is None]:
+        raise TypeError(f"{operation} needs {' and '.join(missing)}")
+    by_name = {"query": query, "key": key, "value": value}
+    by_name |= {"grad_output": grad_output} if backward else {}
+    by_name |= {name: options[name] for name in ARRAYS if options.get(name) is not None}
     kept = {name: x for name, x in options.items() if name not in ARRAYS and x is not None}
     if hasattr(kept.get("q_offset"), "ndim") and kept["q_offset"].ndim:
-        named["q_offset"] = kept.pop("q_offset")
-    inputs = {name: read_operand(name, x) for name, x in named.items()}
+        by_name["q_offset"] = kept.pop("q_offset")
+    inputs = {name: read_operand(name, x) for name, x in by_name.items()}
     dtype = dtype_name(inputs["query"].dtype)
     if dtype not in DTYPES:
         raise TypeError(f"query has dtype {dtype} but operands need one of {', '.join(DTYPES)} (DTYPE-2)")
@@ -89,6 +94,34 @@ def given(
         dtype_of={} if of_bias == dtype else {"attn_bias": of_bias},
         rows=_rows(rows, call, dtype, backward),
         q_len=call.q_len,
+    )
+
+
+def _served(
+    operation: str,
+    arrays: tuple[Any, ...],
+    grad_output: Any,
+    options: Mapping[str, Any],
+    rows: int | list[int] | tuple[int, ...] | None,
+) -> Given:
+    """A call of an operation that is defined by reduction."""
+    if grad_output is not None:
+        raise ValueError(f"grad_output is given but {operation} has no gradients")
+    if rows is not None:
+        raise ValueError(f"rows={rows!r} but every row of {operation} is judged: leave it out")
+    inputs, kept = read(operation, named(operation, arrays, options))
+    dtype = dtype_name(
+        next(x.dtype for x in inputs.values() if x.dtype.kind == "f" or dtype_name(x.dtype) in DTYPES)
+    )
+    of_bias = dtype_name(inputs["attn_bias"].dtype) if "attn_bias" in inputs else dtype
+    return Given(
+        operation=operation,
+        inputs=inputs,
+        options=kept,
+        dtype=dtype,
+        dtype_of={} if of_bias == dtype else {"attn_bias": of_bias},
+        rows=None,
+        q_len=next(iter(inputs.values())).shape[-2],
     )
 
 

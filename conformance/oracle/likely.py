@@ -41,6 +41,8 @@ def likely(found: Certified, policy: str, outputs: Mapping[str, Array]) -> list[
 
 def affordable(part: Part) -> bool:
     """Whether some thousand models can be asked about it in seconds."""
+    if "query" not in part.inputs or "key" not in part.inputs:  # gathered operands: few rows, as a rule
+        return size(part) <= 5 * MOST
     heads, q_len = part.inputs["query"].shape[-3:-1] if part.inputs["query"].ndim > 2 else (1, 1)
     pairs = math.prod(part.inputs["query"].shape[:-3]) * heads * q_len * part.inputs["key"].shape[-2]
     return size(part) <= 5 * MOST and pairs <= PAIRS

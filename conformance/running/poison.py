@@ -12,10 +12,19 @@ MOST_BYTES = 2**24
 NO_NUMBER, OTHER = 0xFF, 0x41
 """Bytes that make a NaN in every floating dtype, and those of some number."""
 
+QUERIES, KEYS, VALUES = (
+    ("query", "outputs", "new_key"),
+    ("key", "key_pages", "latent", "outputs"),
+    ("value", "value_pages", "latent", "outputs"),
+)
+"""Operands by the shape of which results are made; the first that is there."""
+
 
 def poison(inputs: Mapping[str, Array]) -> None:
     """Fills and frees blocks as large as results of a call are likely to be, so that these get them."""
-    query, key, value = (inputs.get(name) for name in ("query", "key", "value"))
+    query, key, value = (
+        next((inputs[name] for name in names if name in inputs), None) for names in (QUERIES, KEYS, VALUES)
+    )
     if query is None or key is None or value is None or min(query.ndim, key.ndim, value.ndim) < 2:
         return
     rows = math.prod(query.shape[:-1])

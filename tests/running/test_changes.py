@@ -10,7 +10,9 @@ import pytest
 from conformance.defects.call import Call
 from conformance.defects.checks import CHECKS
 from conformance.defects.reference import REFERENCE, Implementation
-from conformance.names import FEATURES, OPERATIONS
+from conformance.defects.serving.call import Served
+from conformance.defects.serving.checks import SERVING_CHECKS
+from conformance.names import DENSE, FEATURES, SERVING
 from conformance.running.changes import changed
 from conformance.running.request import Request
 from conformance.running.runner import run
@@ -70,13 +72,13 @@ def remembering(how: Kept, features: Any) -> Any:
 
         return asked
 
-    target = type("Target", (), {name: staticmethod(operation(name)) for name in OPERATIONS})()
+    target = type("Target", (), {name: staticmethod(operation(name)) for name in DENSE})()
     target.features, target.accuracy = features, "fused"
     return target
 
 
 @pytest.mark.turns(3)
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("operation", DENSE)
 @pytest.mark.parametrize("how", [light_fingerprint, by_address, right_once])
 @pytest.mark.parametrize("features", [set(), set(FEATURES)], ids=["core", "everything"])
 @pytest.mark.covers("IND-4", "CONF-16")
@@ -107,8 +109,9 @@ def test_a_changed_call_is_a_right_one_and_next_to_the_same() -> None:
             apart = ~((other == array) | ((other != other) & (array != array)))
             assert 1 <= apart.sum() <= 2, (case.id, name)
             swapped += int(apart.sum()) == 2
-            call = Call(case.operation, **found.case.operands(case.dtypes[0]), **case.options)
-            for check in CHECKS:
+            of, checks = (Served, SERVING_CHECKS) if case.operation in SERVING else (Call, CHECKS)
+            call = of(case.operation, **found.case.operands(case.dtypes[0]), **case.options)
+            for check in checks:
                 check(call)
             assert f"{name}[" in found.words
     assert none < 40

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 
 from conformance.dtypes import NUMPY_DTYPES
 from conformance.errors import UsageError
-from conformance.names import DTYPES, FEATURES, OPERANDS, OPERATIONS, OPTIONS, POLICIES
+from conformance.names import DTYPES, FEATURES, OPERANDS, OPERATIONS, OPTIONS, POLICIES, SERVING_OPERANDS
 from conformance.resources import schema, spec_directory
 from conformance.running.answer import Answer, Question
 from conformance.running.claims import GRADIENT
@@ -53,9 +53,10 @@ def test_the_schema_names_what_the_suite_names() -> None:
     assert definitions["floating"]["enum"] == list(DTYPES)
     assert definitions["operation"]["enum"] == list(OPERATIONS)
     assert definitions["feature"]["enum"] == list(FEATURES)
-    others = {GRADIENT, "mask", "attn_bias", "q_offset", "kv_lengths"}
-    assert set(definitions["operand"]["enum"]) == {*OPERANDS, *others}
-    assert definitions["run"]["properties"]["options"]["propertyNames"]["enum"] == list(OPTIONS)
+    others = {GRADIENT, "mask", "attn_bias", "q_offset", "kv_lengths", "lses", *SERVING_OPERANDS}
+    integers = {"q_starts", "kv_starts", "page_table", "slots"}
+    assert set(definitions["operand"]["enum"]) == {*OPERANDS, *others, *integers}
+    assert definitions["run"]["properties"]["options"]["propertyNames"]["enum"] == [*OPTIONS, "value_dim"]
     assert definitions["started"]["properties"]["accuracy"]["enum"] == list(POLICIES)
 
 

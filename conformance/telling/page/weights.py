@@ -3,12 +3,13 @@
 import numpy as np
 
 from conformance.defects.reference import REFERENCE, Implementation
+from conformance.names import SERVING
 from conformance.vectors.case import Array, Case
 
 
 def attention_weights(case: Case) -> Array | None:
-    """Weights [..., H, q_len, kv_len] in float64; none of a case that must be refused."""
-    if case.raises:
+    """Weights [..., H, q_len, kv_len] in float64; none of a case that must be refused, or whose keys are gathered."""
+    if case.raises or case.operation in SERVING:
         return None
     operation = case.operation.removesuffix("_vjp")
     operands = {
