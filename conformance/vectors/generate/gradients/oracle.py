@@ -98,8 +98,8 @@ def _entry(problem: Problem, a: Approximation, b: int, total: _Sums) -> None:
         rows_of_lse = _sums_of_rows(problem, a, b, h) if total.whole_rows else None
         d_logits, d_sinks = _logits(problem, weights, head @ values[g].transposed(), of_lse)
         if problem.has_bias:
-            whole = rows_of_lse is not None and total.bias_shape[-1] == 1
-            total.add_logits(b, h, rows_of_lse[:, None] if whole else d_logits)
+            one_column = total.bias_shape[-1] == 1 and rows_of_lse is not None
+            total.add_logits(b, h, np.asarray(rows_of_lse)[:, None] if one_column else d_logits)
         if d_sinks is not None:
             total.add("sinks", h, d_sinks)
         if rows_of_lse is not None and _whole_rows_of_key_bias(problem):

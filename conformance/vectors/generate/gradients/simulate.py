@@ -67,7 +67,10 @@ def simulate(
     d_logits = noise.eager(noise.eager(weights * noise.eager(products - delta)))
     for apart in apart_from:  # each stored before their difference
         d_logits = d_logits + noise.eager(apart) - apart
-    d_logits = noise.shift(d_logits, sum(np.abs(apart) for apart in apart_from))
+    sizes: Array = np.abs(apart_from[0])
+    for apart in apart_from[1:]:
+        sizes = sizes + np.abs(apart)
+    d_logits = noise.shift(d_logits, sizes)
     d_logits = noise.store(d_logits)
     d_scores = d_logits if problem.softcap is None else noise.eager(noise.eager(d_logits * slope))
     d_scores = noise.eager(noise.compute(d_scores * problem.multiplier, 2.0))
