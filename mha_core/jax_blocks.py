@@ -228,6 +228,7 @@ def _divided(
     output = weighted_sums(xp, exponentials, value, sizes) / total
     lse = highest + xp.log(total)
     if occupied is not None:
+        output = xp.where(occupied, output, 0.0)  # it is 0 already, and so is its derivative (GRAD-4)
         lse = xp.where(occupied, lse, empty)  # MASK-16
     return AttentionResult(output, lse=lse[..., 0])
 

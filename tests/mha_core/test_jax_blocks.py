@@ -130,6 +130,20 @@ def test_what_is_not_finite(monkeypatch, in_blocks):
         assert_same(*(gradients(variables) for gradients in slopes))
 
 
+@pytest.mark.covers("GRAD-4", "GRAD-9")
+def test_a_cotangent_of_an_empty_row_that_is_nan(monkeypatch, in_blocks):
+    attend, variables = call("mask")
+
+    def slopes(variables, cotangent):
+        return jax.vjp(lambda x: attend(x)["output"], variables)[1](cotangent)[0]
+
+    blocks, whole = both(monkeypatch, slopes)
+    cotangent = np.ones((2, 4, 11, 5), np.float32)
+    wanted = whole(variables, jax.numpy.asarray(cotangent))
+    cotangent[:, :, 3] = math.nan
+    assert_same(blocks(variables, jax.numpy.asarray(cotangent)), wanted)
+
+
 @pytest.mark.covers("GRAD-1", "GRAD-3", "GRAD-4", "GRAD-5", "GRAD-8")
 @pytest.mark.parametrize("options", ["causal, window and lengths", "all"])
 def test_gradients_and_forward_mode(monkeypatch, in_blocks, options):
