@@ -12,8 +12,8 @@ import array_api_compat
 from mha_core.arrays import beside, cast, compute_dtype, is_traced, writes_in_place
 from mha_core.exact import exact
 from mha_core.in_place import in_place
-from mha_core.online_softmax import online_softmax
 from mha_core.jax_blocks import jax_blocks
+from mha_core.online_softmax import online_softmax
 from mha_core.options import Options, Sizes
 from mha_core.parts import Part, Piece, is_small, pieces_of
 from mha_core.pool import each

@@ -9,6 +9,7 @@ JAX is never imported: the caller's arrays have put it into `sys.modules`.
 """
 
 import functools
+import itertools
 import math
 import sys
 from collections.abc import Callable
@@ -123,7 +124,7 @@ def _by_segments(
     edges = sorted({step * (blocks * n // segments) for n in range(segments)} | {sizes.q_len})
     results = [
         _by_blocks(jax, xp, heads, options, sizes, rows_of, slice(start, stop), step, band)
-        for start, stop in zip(edges[:-1], edges[1:], strict=True)
+        for start, stop in itertools.pairwise(edges)
     ]
     output = _side_by_side(xp, [result.output for result in results], -2)
     return {"output": output} | (
@@ -227,6 +228,7 @@ def _divided(
     output = weighted_sums(xp, exponentials, value, sizes) / total
     lse = highest + xp.log(total)
     if occupied is not None:
+        output = xp.where(occupied, output, 0.0)  # it is 0 already, and so is its derivative (GRAD-4)
         lse = xp.where(occupied, lse, empty)  # MASK-16
     return AttentionResult(output, lse=lse[..., 0])
 
