@@ -11,7 +11,7 @@ from conformance.defects.checks import CHECKS
 from conformance.dtypes import dtype_name
 from conformance.names import BIASES, DTYPES, MHA, MHA_VJP, OPERATIONS, OPTIONS, SDPA_VJP, WEIGHTS
 from conformance.oracle.reading import read_operand
-from conformance.oracle.rows import afforded, spread
+from conformance.oracle.rows import afforded, of_row, spread
 from conformance.oracle.wanted import HINTS, wanted
 from conformance.running.nearest import nearest
 from conformance.vectors.case import Array
@@ -31,6 +31,7 @@ class Given:
     dtype_of: Mapping[str, str]
     rows: tuple[int, ...] | None  # None: every one
     q_len: int
+    work: int  # products of two numbers that the judged rows take
 
     @property
     def said(self) -> str:
@@ -76,6 +77,7 @@ def given(
     if "window" in kept:
         kept["window"] = [None if x is None else int(x) for x in kept["window"]]
     kept = {name: x.item() if isinstance(x, np.generic) else x for name, x in kept.items()}
+    judged = _rows(rows, call, dtype, backward)
     of_bias = dtype_name(inputs["attn_bias"].dtype) if "attn_bias" in inputs else dtype
     return Given(
         operation=operation,
@@ -83,8 +85,9 @@ def given(
         options=kept,
         dtype=dtype,
         dtype_of={} if of_bias == dtype else {"attn_bias": of_bias},
-        rows=_rows(rows, call, dtype, backward),
+        rows=judged,
         q_len=call.q_len,
+        work=(call.q_len if judged is None else len(judged)) * of_row(call) * (call.d_k + call.d_v),
     )
 
 
