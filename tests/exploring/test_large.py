@@ -34,7 +34,7 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"causal": True, "offset": "e", "lengths": True},
     {"window": (40, 0), "offset": 3},
     {"mask": "k"},
-    {"mask": "q", "lengths": True, "window": (None, 5), "offset": 2},
+    {"mask": "q", "lengths": True, "window": (None, 5), "offset": 2, "scale": 0.25},
 )
 MORE: tuple[dict[str, Any], ...] = (
     {"softcap": 256.0},
@@ -62,7 +62,7 @@ def plain(call: Large) -> tuple[dict[str, Any], Any]:
     rows, slots = np.arange(call.q_len)[:, None], np.arange(call.kv_len)
     shown = seen.shown(call, np.arange(call.batch)[:, None, None, None], rows, slots)
     wide = {name: np.repeat(x, call.group, axis=1) if name in heads else x for name, x in made.items()}
-    logits = wide["query"] @ wide["key"].swapaxes(-1, -2) * call.d_k**-0.5
+    logits = wide["query"] @ wide["key"].swapaxes(-1, -2) * call.multiplier
     if call.softcap is not None:
         logits = call.softcap * np.tanh(logits / call.softcap)
     logits = np.where(shown, logits, -np.inf)
@@ -91,7 +91,7 @@ def test_so_are_the_gradients(members: int, options: dict[str, Any]) -> None:
     call = replace(SMALL, operation=SDPA_VJP, d_v=64, members=members, strided=True, **options)
     made, p = plain(call)
     products = made["grad_output"] @ made["value"].swapaxes(-1, -2)
-    logits = p * (products - (p * products).sum(axis=-1, keepdims=True)) * call.d_k**-0.5
+    logits = p * (products - (p * products).sum(axis=-1, keepdims=True)) * call.multiplier
     by_head = {
         "query": logits @ made["key"],
         "key": logits.swapaxes(-1, -2) @ made["query"],

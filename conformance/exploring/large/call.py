@@ -49,6 +49,7 @@ class Large:
     softcap: float | None = None
     sinks: bool = False  # one for each head, which follows from its number
     past: int = 0  # keys that are handed over as the past
+    scale: float | None = None
     at: int | None = None  # the key that every query asks for, in place of one by its place
     stream: int = 0
 
@@ -56,6 +57,11 @@ class Large:
     def gradients(self) -> bool:
         """Whether it asks for gradients."""
         return self.operation == SDPA_VJP
+
+    @property
+    def multiplier(self) -> float:
+        """What products are multiplied by."""
+        return self.d_k**-0.5 if self.scale is None else self.scale
 
     @property
     def group(self) -> int:
@@ -98,7 +104,7 @@ _LETTERS = {
     "family": "f", "operation": "o", "dtype": "t", "batch": "b", "heads": "h", "groups": "g", "q_len": "q",
     "kv_len": "k", "d_k": "d", "d_v": "v", "members": "e", "strided": "i", "levels": "l", "causal": "c",
     "offset": "p", "window": "w", "lengths": "n", "mask": "m", "lse": "y",
-    "biased": "x", "softcap": "u", "sinks": "s", "past": "j", "at": "a", "stream": "r",
+    "biased": "x", "softcap": "u", "sinks": "s", "past": "j", "scale": "z", "at": "a", "stream": "r",
 }  # fmt: skip
 _SHORT = {
     "operation": {SDPA: "a", SDPA_VJP: "ag"},
@@ -176,6 +182,7 @@ def _read(name: str, text: str) -> Any:
     reading: dict[str, Callable[[str], Any]] = {
         "family": str,
         "softcap": float,
+        "scale": float,
         "offset": lambda t: t if t == EVERY else int(t),
         "window": _pair,
         "mask": lambda t: re.fullmatch("[kq]", t)[0],  # type: ignore[index]
@@ -218,6 +225,7 @@ def line(call: Large) -> str:
     words += [f"{name} {c.q_len}x{c.kv_len}"] if c.mask == "q" else []
     words += [f"softcap={c.softcap:g}"] if c.softcap is not None else []
     words += ["sinks"] if c.sinks else []
+    words += [f"scale={c.scale:g}"] if c.scale is not None else []
     words += ["return_lse=True"] if c.lse else []
     return f"{c.operation}({', '.join(words)}) in {c.dtype}, {said(c)}"
 

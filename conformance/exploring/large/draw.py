@@ -18,6 +18,8 @@ MOST_MASK = 1 << 26
 """Places of a mask of rank 2."""
 MOST_COUNTED = 1 << 22
 """Places of a mask over which keys are counted, whose sums are found anew for each row or entry."""
+SCALE = 0.125
+"""The usual one of 64 columns; of wider heads it sets the key that is asked for further apart from the others."""
 TRIES = 8
 
 
@@ -191,6 +193,8 @@ def _optional(claims: Claims, call: Large, dice: Dice) -> Large:
         kinds += ["q"] if c.q_len * c.kv_len <= MOST_MASK else []
         mask = dice.choice(kinds) if kinds else ""
         c = replace(c, mask=mask, biased=bool(mask) and dice.choice(hiding) == "attn_bias")
+    if "scale" in features and dice.chance(15):
+        c = replace(c, scale=SCALE)
     if "return_lse" in features and dice.chance(30):
         c = replace(c, lse=True)
     return c
@@ -245,7 +249,7 @@ def needs(call: Large) -> frozenset[str]:
     beyond = c.offset != EVERY and (c.lengths or first + c.q_len > c.kv_len)
     found = {
         "mask": bool(c.mask) and not c.biased, "attn_bias": bool(c.mask) and c.biased,
-        "softcap": c.softcap is not None, "sinks": c.sinks, "cache": c.past > 0,
+        "softcap": c.softcap is not None, "sinks": c.sinks, "cache": c.past > 0, "scale": c.scale is not None,
         "broadcast": c.mask == "k" and (c.heads > 1 or c.q_len > 1), "is_causal": c.causal,
         "q_offset": c.offset is not None, "window": c.window is not None, "kv_lengths": c.lengths,
         "return_lse": c.lse, "gqa": c.groups < c.heads, "value_dim": c.d_k != c.d_v,

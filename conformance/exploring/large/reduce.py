@@ -127,6 +127,7 @@ def _plainer(call: Large) -> Iterator[Callable[[Large], Large]]:
     yield lambda c: replace(c, past=0)
     yield lambda c: replace(c, sinks=False)
     yield lambda c: replace(c, softcap=None)
+    yield lambda c: replace(c, scale=None)
     yield lambda c: replace(c, mask="", biased=False)
     yield lambda c: replace(c, biased=False)
     yield lambda c: replace(

@@ -135,8 +135,9 @@ def _judged(call: Large, sample: Sample, policy: str, outputs: dict[str, Array])
 
 def _certified(call: Large, sample: Sample, policy: str, look: bool = False) -> Certified:
     options: dict[str, object] = {"return_lse": True} if call.lse and not call.gradients else {}
-    if call.softcap is not None:
-        options["softcap"] = call.softcap
+    for option in ("softcap", "scale"):
+        if getattr(call, option) is not None:
+            options[option] = getattr(call, option)
     rows = tuple(range(len(sample.rows))) if call.gradients else None
     return certify(
         SDPA_VJP if call.gradients else SDPA,

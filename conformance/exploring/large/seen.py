@@ -105,6 +105,8 @@ def options(call: Large) -> tuple[dict[str, Array], dict[str, object]]:
         found["q_offset"] = c.offset
     if c.window is not None:
         found["window"] = c.window
+    if c.scale is not None:
+        found["scale"] = c.scale
     if c.softcap is not None:
         found["softcap"] = c.softcap
     if c.lse:

@@ -81,7 +81,7 @@ class Counts:
 
     def __init__(self, call: Large) -> None:
         self._call = call
-        self._top = round(call.d_k**0.5) / call.d_k**0.5
+        self._top = round(call.d_k**0.5) * call.multiplier
         self._sums: dict[tuple[int, int], tuple[Array, Array]] = {}
 
     def wanted(self, flat: Array) -> Array:

@@ -95,7 +95,8 @@ def option_names(call: Large) -> tuple[list[str], list[str]]:
     }  # fmt: skip
     others = {
         "is_causal": call.causal, "window": call.window is not None,
-        "q_offset": isinstance(call.offset, int), "return_lse": call.lse, "softcap": call.softcap is not None,
+        "q_offset": isinstance(call.offset, int), "return_lse": call.lse,
+        "softcap": call.softcap is not None, "scale": call.scale is not None,
     }  # fmt: skip
     return [name for name, there in arrays.items() if there], [n for n, there in others.items() if there]
 
