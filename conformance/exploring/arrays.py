@@ -14,6 +14,8 @@ from conformance.vectors.case import Array
 
 HIDDEN = (-(2.0**13), -(2.0**10))
 """Biases that some libraries hide by, and that do not hide here."""
+BLOCK = 16
+"""Queries and keys of a block that a mask shows or hides as a whole."""
 SHARE = {"r": 60, "s": 10, "d": 95, "e": 60}
 """How many of a hundred places a mask shows, by its kind."""
 
@@ -146,13 +148,17 @@ def _axes(recipe: Recipe, words: str) -> tuple[tuple[int, ...], str]:
 
 
 def mask(recipe: Recipe) -> Array:
-    """A boolean mask: `f` shows all, `h` hides the first key, `t` the last, the others a share at random."""
+    """A boolean mask: `f` shows all, `h` hides the first key, `t` the last, `b` whole blocks, the others a share."""
     shape, kind = _axes(recipe, recipe.mask)
     if kind in ("f", "h", "t"):
         shown = np.ones(shape, bool)
         if kind != "f" and shape[-1]:
             shown[..., 0 if kind == "h" else -1] = False
         return shown
+    if kind == "b":
+        blocks = (*shape[:-2], -(-shape[-2] // BLOCK), -(-shape[-1] // BLOCK))
+        shown = (grid(key("blocks", recipe.stream), blocks) >> np.uint64(20)) % np.uint64(100) < np.uint64(55)
+        return np.repeat(np.repeat(shown, BLOCK, -2), BLOCK, -1)[..., : shape[-2], : shape[-1]]
     words = grid(key("mask", recipe.stream), shape)
     shown = (words >> np.uint64(20)) % np.uint64(100) < np.uint64(SHARE[kind])
     if kind == "e" and shape[-2]:  # one row is empty

@@ -125,7 +125,7 @@ def _sized(claims: Claims, operation: str, options: set[str], path: str, dice: D
         most = min(most, 600 if dice.chance(15) else 130)
     powers = sizes.BACKWARD if backward else sizes.WORK[claims.size]
     power = powers[0] if dice.chance(70) else dice.choice(powers[1:])
-    small = power == powers[0]
+    small = power == powers[0] and dice.chance(75)
     least = 0 if "empty" in claims.features and dice.chance(5) else 1
     large = dice.choice(LARGE[1:]) if dice.chance(18) else ""
     tiles = "" if large or not backward or dice.chance(50) else dice.choice(("q_len", "q_len", "kv_len"))
@@ -139,6 +139,9 @@ def _sized(claims: Claims, operation: str, options: set[str], path: str, dice: D
     }[path]  # fmt: skip
     if tiles == "q_len" and path != "one":
         q_len = long
+    whole = not (large or tiles or layer) and path in ("chunk", "square", "long") and dice.chance(30)
+    if whole:  # tiles divide both, as no other draw would have it often
+        q_len, kv_len = sizes.whole(dice, path == "square", most)
     if path == "one" and claims.size == "kernel" and not (layer or backward or large) and dice.chance(40):
         kv_len = dice.between(512, most)
     d_k, d_v = _widths(options, large, tiles, small, dice)
@@ -163,6 +166,7 @@ def _sized(claims: Claims, operation: str, options: set[str], path: str, dice: D
     if layer and dice.chance(25):  # square weights
         recipe = replace(recipe, widths=(recipe.d_k, recipe.d_k, recipe.d_v, recipe.d_k))
     kept = {"width": "d", "heads": "h", "entries": "b", "q_len": "q", "kv_len": "k"}.get(large or tiles, "")
+    kept = "qk" if whole else kept
     return _within(recipe, 2**power, path, kept, dice)
 
 
@@ -182,7 +186,7 @@ def _widths(options: set[str], large: str, tiles: str, small: bool, dice: Dice) 
 
 
 def _heads(claims: Claims, options: set[str], large: str, tiles: str, dice: Dice) -> tuple[int, int]:
-    heads = dice.choice(((1, 1), (2, 2), (3, 3), (1, 1)))
+    heads = dice.choice(sizes.ALONE)
     if large == "heads":
         crowd = [pair for pair in sizes.CROWD if "gqa" in options or pair[0] == pair[1]]
         return dice.choice(crowd)
@@ -195,7 +199,7 @@ def _within(recipe: Recipe, work: int, path: str, kept: str, dice: Dice) -> Reci
     """Smaller in what matters least, until it takes no more than so much work; what is kept comes last."""
     while recipe.work > work or recipe.elements > sizes.ELEMENTS or _crowded(recipe):
         smaller = _less(recipe, path)
-        other = [each for letter, each in smaller if letter not in kept]
+        other = [each for letter, each in smaller if not set(letter) & set(kept)]
         less = other or [each for _, each in smaller]
         if not less:
             return replace(recipe, kv_len=max(recipe.kv_len // 2, 1))
@@ -217,8 +221,11 @@ def _less(r: Recipe, path: str) -> list[tuple[str, Recipe]]:
         ("b", replace(r, batch=batch)),
         ("d", replace(r, d_k=max(r.d_k // 2, 1), d_v=max(r.d_v // 2, 1))),
     ]
-    if r.heads % r.groups == 0 and r.heads > 2:
-        found.append(("h", replace(r, heads=r.groups if r.heads > r.groups else 1, groups=1)))
+    if r.heads % r.groups == 0 and r.heads > 2:  # fewer key heads, each shared by as many as before
+        shared, groups = r.heads // r.groups, r.groups // 2 or 1
+        found.append(
+            ("h", replace(r, heads=(shared if r.groups > 1 else shared // 2) * groups, groups=groups))
+        )
     if path == "square" and r.q_len == r.kv_len:
         found.append(("qk", replace(r, q_len=r.kv_len // 2, kv_len=r.kv_len // 2)))
     else:
@@ -245,7 +252,7 @@ def _optional(claims: Claims, recipe: Recipe, options: set[str], path: str, dice
     if r.causal or r.window is not None:
         r = replace(r, offset=_offset(r, path, features, dice))
     if "mask" in options:
-        r = replace(r, mask=f"{_broadcast(features, r, dice)}-{dice.choice('rrsdfhte')}")
+        r = replace(r, mask=f"{_broadcast(features, r, dice)}-{dice.choice('rrsdfhtebb')}")
     if "attn_bias" in options:
         kinds = ("n0", "n2", "y", "y", "x", "i") if r.mask else ("n0", "n2", "n4", "i", "x", "y", "n-6")
         r = replace(r, bias=f"{_broadcast(features, r, dice)}-{dice.choice(kinds)}")

@@ -6,7 +6,7 @@ SIZES = ("small", "kernel", "large")
 MOST = {"small": 130, "kernel": 8192}
 """Keys at most, by the size that is asked for."""
 TILES = (8, 16, 32, 64, 80, 128, 192, 256, 512)
-WORK = {"small": (15, 17, 17, 19), "kernel": (16, 18, 18, 18, 20, 20, 23)}
+WORK = {"small": (16, 17, 17, 19), "kernel": (18, 18, 18, 20, 20, 20, 23)}
 """Products of two numbers that a call may take, as powers of two, the first of them most often."""
 BACKWARD = (12, 12, 15, 17)
 """The same of gradients, whose bounds take longer."""
@@ -20,6 +20,8 @@ PAIRS = ((192, 128), (576, 512), (128, 64), (64, 128), (96, 64), (80, 80), (256,
 """d_k and d_v of models in use, and one the other way round."""
 HEADS = ((2, 1), (4, 2), (8, 1), (5, 1), (24, 1), (48, 2), (24, 8), (32, 4), (6, 3), (64, 8))
 """Query heads and key heads where keys are shared."""
+ALONE = ((1, 1), (1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6), (8, 8))
+"""Heads that share no keys."""
 MANY = (65_537, 4_097, 257)
 """Batch entries of next to nothing."""
 
@@ -46,6 +48,13 @@ def length(dice: Dice, most: int, least: int = 1) -> int:
     else:
         found = dice.rough(most)
     return min(max(found, least), most)
+
+
+def whole(dice: Dice, square: bool, most: int) -> tuple[int, int]:
+    """Queries and keys that tiles of one size divide: a few tiles each, no more of queries than of keys as a rule."""
+    tile = dice.choice([t for t in (16, 32, 64, 64, 64, 128, 128) if t <= most] or [1])
+    keys = tile * dice.between(1, max(min(most // tile, 4), 1))
+    return (keys if square else tile * dice.between(1, 2)), keys
 
 
 def width(dice: Dice, small: bool) -> int:

@@ -11,7 +11,7 @@ from conformance.defects.checks import CHECKS
 from conformance.dtypes import dtype_name
 from conformance.names import BIASES, DTYPES, MHA, MHA_VJP, OPERATIONS, OPTIONS, SDPA_VJP, SERVING, WEIGHTS
 from conformance.oracle.reading import read_operand
-from conformance.oracle.rows import afforded, spread
+from conformance.oracle.rows import afforded, of_row, spread
 from conformance.oracle.served import named, read
 from conformance.oracle.wanted import HINTS, wanted
 from conformance.running.nearest import nearest
@@ -36,6 +36,7 @@ class Given:
     dtype_of: Mapping[str, str]
     rows: tuple[int, ...] | None  # None: every one
     q_len: int
+    work: int  # products of two numbers that the judged rows take
 
     @property
     def said(self) -> str:
@@ -85,6 +86,7 @@ def given(
     if "window" in kept:
         kept["window"] = [None if x is None else int(x) for x in kept["window"]]
     kept = {name: x.item() if isinstance(x, np.generic) else x for name, x in kept.items()}
+    judged = _rows(rows, call, dtype, backward)
     of_bias = dtype_name(inputs["attn_bias"].dtype) if "attn_bias" in inputs else dtype
     return Given(
         operation=operation,
@@ -92,8 +94,9 @@ def given(
         options=kept,
         dtype=dtype,
         dtype_of={} if of_bias == dtype else {"attn_bias": of_bias},
-        rows=_rows(rows, call, dtype, backward),
+        rows=judged,
         q_len=call.q_len,
+        work=(call.q_len if judged is None else len(judged)) * of_row(call) * (call.d_k + call.d_v),
     )
 
 

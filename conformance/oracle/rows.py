@@ -16,10 +16,15 @@ EDGES = (8, 16, 32, 64, 80, 96, 128, 192, 256, 512, 1024, 2048, 4096)
 
 def afforded(call: Call, dtype: str, backward: bool) -> int:
     """How many rows of a call can be judged in seconds, at least one."""
-    of_row = math.prod(call.batch) * call.heads * max(call.kv_len, 1)
+    pairs = max(of_row(call), 1)
     if backward:
-        return max(1, PAIRS // max(of_row, 1))
-    return max(1, STEPS // SLOWER.get(dtype, 1) // max(of_row * (call.d_k + call.d_v), 1))
+        return max(1, PAIRS // pairs)
+    return max(1, STEPS // SLOWER.get(dtype, 1) // max(pairs * (call.d_k + call.d_v), 1))
+
+
+def of_row(call: Call) -> int:
+    """Pairs of one query row and a key, over heads and batch."""
+    return math.prod(call.batch) * call.heads * max(call.kv_len, 1)
 
 
 def spread(q_len: int, count: int) -> tuple[int, ...]:

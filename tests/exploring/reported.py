@@ -260,7 +260,9 @@ def tried(name: str, seconds: float, seed: int = 1) -> dict[str, Any]:
     if getattr(programs, name, None) is target and inspect.isfunction(target):
         target = f"{programs.__file__}:{name}"  # in a process of its own: what is left behind ends with it
     began = sum(os.times()[:4])
-    report = conformance.explore(target, seed=seed, cases=int(seconds * 20), x=True, no_diagnose=True)
+    report = conformance.explore(
+        target, seed=seed, seconds=20 * seconds, cases=int(seconds * 60), x=True, no_diagnose=True
+    )
     row = next((row for row in report.results if row.replay), None)
     said = row.fails_if if row else ""
     return {

@@ -58,6 +58,7 @@ class Sound:
     next: int = 0  # the call that is drawn next
     drawn: int = 0
     certified: int = 0
+    whole: int = 0  # answers that a first look does not say enough of
     doubted: int = 0  # the two tiers of the oracle disagree
     seconds: float = 0.0  # of processor time
     judged: dict[str, int] = field(default_factory=dict)  # program -> answers that were judged
@@ -127,10 +128,11 @@ def _tried(sound: Sound, programs: Programs, recipe: Recipe, number: int) -> Non
     entries = judged_entries(recipe)
     if entries is not None or not policies:
         return
-    certified = certify_recipe(recipe, f"explore/{number}", policies)
+    certified = certify_recipe(recipe, f"explore/{number}", policies, look=True)
     if certified is None:
         return
     sound.certified += 1
+    whole: dict[str, Certified | None] = {}  # by policy, where a first look does not do
     for target, policy in asked:
         name = target.hello.name
         if not certified.case.judged(recipe.dtype, certified.case.policy(recipe.dtype, policy)):
@@ -142,7 +144,14 @@ def _tried(sound: Sound, programs: Programs, recipe: Recipe, number: int) -> Non
             sound.refused[name] = sound.refused.get(name, 0) + 1
             continue
         try:
-            message = certified.judge(outputs, policy).message
+            message = ""
+            if certified.passes(outputs, policy) is None:
+                if policy not in whole:
+                    whole[policy] = certify_recipe(recipe, f"explore/{number}", (policy,))
+                judge = whole[policy]
+                assert judge is not None
+                message = judge.judge(outputs, policy).message
+                sound.whole += 1
         except WrongOracleError as error:
             sound.doubted += 1
             sound.alarms.append(f"oracle: {token(recipe)}: {error}")
@@ -170,6 +179,7 @@ def merged(sounds: Iterable[Sound]) -> Sound:
     whole = Sound(-1, "all")
     for each in sounds:
         whole.drawn, whole.certified = whole.drawn + each.drawn, whole.certified + each.certified
+        whole.whole += each.whole
         whole.doubted, whole.seconds = whole.doubted + each.doubted, whole.seconds + each.seconds
         whole.alarms += each.alarms
         for mine, theirs in ((whole.judged, each.judged), (whole.refused, each.refused)):

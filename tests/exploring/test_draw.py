@@ -30,8 +30,8 @@ def digest(claims: Claims, seed: int, count: int) -> str:
 
 
 PINNED = {
-    "small": "b05008ff0464ea86acf94898d4ddd0f9a5ce7326627bc776ef0d1ad13b29eb5b",
-    "kernel": "0d4b013d2bd9d1026fab9583f3e9fe7f02c39c452716e5fda27e830eb004cafb",
+    "small": "835afcdc2c1989fd3792b2c71d5315379c90d762069203f6f7a730202c7b048b",
+    "kernel": "6c216cdd8f5e07e23164d4e88c368a253b9eb85aa9f3e75bde42f367aaefdc5f",
 }
 """Tokens and arrays of some cases of seed 7; whoever changes the draw changes them, and says so in the changelog."""
 
@@ -120,7 +120,7 @@ def test_what_a_case_is_said_to_need_is_what_the_suite_says() -> None:
     for number in range(60):
         recipe = draw(ALL, 9, number)
         assert recipe is not None
-        certified = certify_recipe(recipe, "explore/needs") if recipe.work < 2**14 else None
+        certified = certify_recipe(recipe, "explore/needs", look=True) if recipe.work < 2**14 else None
         if certified is not None:
             judged += 1
             assert set(certified.case.features) == needs(recipe) - {"strict_masking"}, token(recipe)

@@ -23,7 +23,7 @@ from conformance.exploring.large.sampled import certified, samples
 from conformance.exploring.large.wanted import Counts, wanted
 from conformance.exploring.large.where import ask, given
 from conformance.names import DTYPES, FEATURES, SDPA, SDPA_VJP
-from conformance.running.target import Target, adopt
+from conformance.running.target import Target, adopt, load
 from conformance.telling.report import read_report
 
 PROGRAMS = Path(large_programs.__file__)
@@ -34,8 +34,14 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"causal": True, "offset": "e", "lengths": True},
     {"window": (40, 0), "offset": 3},
     {"mask": "k"},
-    {"mask": "q", "lengths": True, "window": (None, 5), "offset": 2},
+    {"mask": "q", "lengths": True, "window": (None, 5), "offset": 2, "scale": 0.25},
 )
+MORE: tuple[dict[str, Any], ...] = (
+    {"softcap": 256.0},
+    {"sinks": True},
+    {"softcap": 256.0, "sinks": True, "mask": "q", "causal": True, "offset": 20},
+)
+"""Options that gradients in closed form have not."""
 NUMBERS: tuple[dict[str, Any], ...] = (
     {},
     {"members": 2},
@@ -56,15 +62,21 @@ def plain(call: Large) -> tuple[dict[str, Any], Any]:
     rows, slots = np.arange(call.q_len)[:, None], np.arange(call.kv_len)
     shown = seen.shown(call, np.arange(call.batch)[:, None, None, None], rows, slots)
     wide = {name: np.repeat(x, call.group, axis=1) if name in heads else x for name, x in made.items()}
-    logits = np.where(shown, wide["query"] @ wide["key"].swapaxes(-1, -2) * call.d_k**-0.5, -np.inf)
+    logits = wide["query"] @ wide["key"].swapaxes(-1, -2) * call.multiplier
+    if call.softcap is not None:
+        logits = call.softcap * np.tanh(logits / call.softcap)
+    logits = np.where(shown, logits, -np.inf)
     top = logits.max(axis=-1, keepdims=True)
     weights = np.where(shown, np.exp(logits - np.where(np.isfinite(top), top, 0)), 0)
     total = weights.sum(axis=-1, keepdims=True)
+    if call.sinks:
+        with np.errstate(over="ignore"):  # of a row that sees no key
+            total = total + np.exp(seen.sinks(call)[:, None, None] - top)
     return wide, weights / np.where(total == 0, 1, total)
 
 
 @pytest.mark.parametrize("numbers", NUMBERS, ids=str)
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", [*OPTIONS, *MORE], ids=str)
 def test_what_is_expected_is_what_a_textbook_gives(numbers: dict[str, Any], options: dict[str, Any]) -> None:
     call = replace(SMALL, **numbers, **options)
     made, weights = plain(call)
@@ -79,7 +91,7 @@ def test_so_are_the_gradients(members: int, options: dict[str, Any]) -> None:
     call = replace(SMALL, operation=SDPA_VJP, d_v=64, members=members, strided=True, **options)
     made, p = plain(call)
     products = made["grad_output"] @ made["value"].swapaxes(-1, -2)
-    logits = p * (products - (p * products).sum(axis=-1, keepdims=True)) * call.d_k**-0.5
+    logits = p * (products - (p * products).sum(axis=-1, keepdims=True)) * call.multiplier
     by_head = {
         "query": logits @ made["key"],
         "key": logits.swapaxes(-1, -2) @ made["query"],
@@ -112,6 +124,37 @@ def test_every_library_makes_the_same_numbers(library: str, numbers: dict[str, A
     theirs = contents.operands(call, maker(target, "float32"))
     for name, array in contents.operands(call, host("float32")).items():
         assert (target.take(theirs[name]) == array).all(), name
+
+
+EVERYTHING = Large(
+    batch=2, heads=4, groups=2, q_len=30, kv_len=157, past=40, mask="k", biased=True, sinks=True, softcap=2.0,
+    causal=True, offset=127, lengths=True, lse=True, stream=5,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("family", ["address", "counts", "sampled"])
+def test_every_option_reaches_a_right_program(family: str) -> None:
+    call = replace(EVERYTHING, family=family, softcap=256.0 if family == "address" else 2.0)
+    told = ask(load("numpy"), call, "eager")
+    told = certified(call, "eager", told) if family == "sampled" else told
+    assert told.kind == "judged"
+    assert told.rows > 0
+    assert not told.wrong, told.message
+
+
+@pytest.mark.parametrize("option", ["attn_bias", "sinks", "softcap", "past_key"])
+def test_an_option_that_is_ignored_is_seen(option: str) -> None:
+    call = replace(EVERYTHING, family="counts", levels=4, lse=False)
+    right = load("numpy").calls[SDPA].function
+
+    class Ignores:
+        features = FEATURES
+
+        def scaled_dot_product_attention(self, query: Any, key: Any, value: Any, **given: Any) -> Any:
+            given[option] = np.zeros_like(given[option]) if option == "past_key" else None
+            return right(query, key, value, **given)
+
+    assert ask(adopt(Ignores(), "ignores"), call, "eager").wrong
 
 
 CALLS: dict[str, tuple[Large, str, str]] = {

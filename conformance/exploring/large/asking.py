@@ -13,7 +13,7 @@ from conformance.exploring.large.contents import operands
 from conformance.exploring.large.judged import Told, judged
 from conformance.exploring.large.making import host
 from conformance.exploring.large.seen import options
-from conformance.exploring.large.where import ask
+from conformance.exploring.large.where import ask, parted
 from conformance.exploring.large.worker import ASK, MODULE, ROOM, room
 from conformance.running.answer import Hello, Question
 from conformance.running.arrays import MOST_BYTES
@@ -180,7 +180,9 @@ class ByProtocol:
             return Told("memory", f"an array is larger than the {MOST_BYTES >> 20} MiB that a line holds")
         arrays, others = options(call)
         inputs = {
-            name: _headed(call, name, array) for name, array in operands(call, host(call.dtype)).items()
+            part: _headed(call, name, array)[:, :, keys]
+            for name, array in operands(call, host(call.dtype)).items()
+            for part, keys in parted(call, name).items()
         }
         case = Case(
             id="explore/large", note="", operation=call.operation, covers=(), features=(), dtypes=(call.dtype,),

@@ -34,7 +34,7 @@ def sums(call: Large, start: int, stop: int) -> Sums:
     entry, head, _ = place(c, flat)
     owner = head // c.group
     g, q = (made(c, make, start * rows, stop * rows) for made in (grad_output, query))
-    scale = c.d_k**-0.5
+    scale = c.multiplier
     p = want.seen / np.maximum(want.seen.sum(axis=1, keepdims=True), 1)  # [rows, members]
     products = np.zeros_like(p)
     for m in range(c.members):

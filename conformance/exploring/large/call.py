@@ -45,6 +45,11 @@ class Large:
     lengths: bool = False  # an entry's length follows from its number
     mask: str = ""  # k: one for each entry and key; q: of rank 2
     lse: bool = False
+    biased: bool = False  # the mask is handed over as a bias of zero and -inf
+    softcap: float | None = None
+    sinks: bool = False  # one for each head, which follows from its number
+    past: int = 0  # keys that are handed over as the past
+    scale: float | None = None
     at: int | None = None  # the key that every query asks for, in place of one by its place
     stream: int = 0
 
@@ -52,6 +57,11 @@ class Large:
     def gradients(self) -> bool:
         """Whether it asks for gradients."""
         return self.operation == SDPA_VJP
+
+    @property
+    def multiplier(self) -> float:
+        """What products are multiplied by."""
+        return self.d_k**-0.5 if self.scale is None else self.scale
 
     @property
     def group(self) -> int:
@@ -77,9 +87,10 @@ class Large:
         size = NUMPY_DTYPES[self.dtype].itemsize
         arrays = sum(self.elements.values()) * size * (3 if self.gradients else 2)
         pairs = self.batch * self.heads * self.q_len * self.kv_len
+        arrays += (self.elements["key"] + self.elements["value"]) * size if self.past else 0
         repeated = (self.elements["key"] + self.elements["value"]) * max(size, 4) if self.group > 1 else 0
         widened = sum(self.elements.values()) * 4 if size == 2 else 0
-        mask = self.q_len * self.kv_len * 8 if self.mask == "q" else 0
+        mask = self.q_len * self.kv_len * (12 if self.biased else 8) if self.mask == "q" else 0
         return (
             arrays
             + widened
@@ -92,7 +103,8 @@ class Large:
 _LETTERS = {
     "family": "f", "operation": "o", "dtype": "t", "batch": "b", "heads": "h", "groups": "g", "q_len": "q",
     "kv_len": "k", "d_k": "d", "d_v": "v", "members": "e", "strided": "i", "levels": "l", "causal": "c",
-    "offset": "p", "window": "w", "lengths": "n", "mask": "m", "lse": "y", "at": "a", "stream": "r",
+    "offset": "p", "window": "w", "lengths": "n", "mask": "m", "lse": "y",
+    "biased": "x", "softcap": "u", "sinks": "s", "past": "j", "scale": "z", "at": "a", "stream": "r",
 }  # fmt: skip
 _SHORT = {
     "operation": {SDPA: "a", SDPA_VJP: "ag"},
@@ -145,6 +157,8 @@ def _sound(call: Large) -> bool:
         and min(sizes) > 0
         and call.heads % call.groups == 0
         and call.members in (1, 2, LOUD)
+        and 0 <= call.past < call.kv_len
+        and not (call.gradients and (call.past or call.sinks or call.softcap or call.biased))
     )
 
 
@@ -167,13 +181,15 @@ def _read(name: str, text: str) -> Any:
         return {short: long for long, short in _SHORT[name].items()}[text]
     reading: dict[str, Callable[[str], Any]] = {
         "family": str,
+        "softcap": float,
+        "scale": float,
         "offset": lambda t: t if t == EVERY else int(t),
         "window": _pair,
         "mask": lambda t: re.fullmatch("[kq]", t)[0],  # type: ignore[index]
     }
     if name in reading:
         return reading[name](text)
-    if name in ("strided", "causal", "lengths", "lse"):
+    if name in ("strided", "causal", "lengths", "lse", "biased", "sinks"):
         if text:
             raise ValueError(text)
         return True
@@ -190,9 +206,12 @@ def line(call: Large) -> str:
     c = call
     shapes = {
         "query": (c.batch, c.heads, c.q_len, c.d_k),
-        "key": (c.batch, c.groups, c.kv_len, c.d_k),
-        "value": (c.batch, c.groups, c.kv_len, c.d_v),
+        "key": (c.batch, c.groups, c.kv_len - c.past, c.d_k),
+        "value": (c.batch, c.groups, c.kv_len - c.past, c.d_v),
     }
+    if c.past:
+        shapes["past_key"] = (c.batch, c.groups, c.past, c.d_k)
+        shapes["past_value"] = (c.batch, c.groups, c.past, c.d_v)
     if c.gradients:
         shapes["grad_output"] = (c.batch, c.heads, c.q_len, c.d_v)
     words = [f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items()]
@@ -201,8 +220,12 @@ def line(call: Large) -> str:
     if c.offset is not None:
         words += ["q_offset of each entry" if c.offset == EVERY else f"q_offset={c.offset}"]
     words += ["kv_lengths"] if c.lengths else []
-    words += [f"mask {c.batch}x1x1x{c.kv_len}"] if c.mask == "k" else []
-    words += [f"mask {c.q_len}x{c.kv_len}"] if c.mask == "q" else []
+    name = "attn_bias" if c.biased else "mask"
+    words += [f"{name} {c.batch}x1x1x{c.kv_len}"] if c.mask == "k" else []
+    words += [f"{name} {c.q_len}x{c.kv_len}"] if c.mask == "q" else []
+    words += [f"softcap={c.softcap:g}"] if c.softcap is not None else []
+    words += ["sinks"] if c.sinks else []
+    words += [f"scale={c.scale:g}"] if c.scale is not None else []
     words += ["return_lse=True"] if c.lse else []
     return f"{c.operation}({', '.join(words)}) in {c.dtype}, {said(c)}"
 

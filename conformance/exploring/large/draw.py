@@ -18,6 +18,8 @@ MOST_MASK = 1 << 26
 """Places of a mask of rank 2."""
 MOST_COUNTED = 1 << 22
 """Places of a mask over which keys are counted, whose sums are found anew for each row or entry."""
+SCALE = 0.125
+"""The usual one of 64 columns; of wider heads it sets the key that is asked for further apart from the others."""
 TRIES = 8
 
 
@@ -185,10 +187,14 @@ def _optional(claims: Claims, call: Large, dice: Dice) -> Large:
             c = replace(c, offset=EVERY if c.lengths and dice.chance(70) else last)
         elif c.q_len != c.kv_len:
             c = replace(c, causal=False, window=None)
-    if "mask" in features and dice.chance(20):
+    hiding = [name for name in ("mask", "attn_bias") if name in features]
+    if hiding and dice.chance(20):
         kinds = ["k"] if "broadcast" in features or c.q_len == c.heads == 1 else []
         kinds += ["q"] if c.q_len * c.kv_len <= MOST_MASK else []
-        c = replace(c, mask=dice.choice(kinds) if kinds else "")
+        mask = dice.choice(kinds) if kinds else ""
+        c = replace(c, mask=mask, biased=bool(mask) and dice.choice(hiding) == "attn_bias")
+    if "scale" in features and dice.chance(15):
+        c = replace(c, scale=SCALE)
     if "return_lse" in features and dice.chance(30):
         c = replace(c, lse=True)
     return c
@@ -199,20 +205,41 @@ def _filled(claims: Claims, call: Large, dice: Dice) -> Large:
     kind, stream = dice.below(100), dice.below(2**24)
     c = replace(call, stream=stream)
     if c.gradients:
-        c = replace(c, lse=False)
+        c = replace(c, lse=False, mask="" if c.biased else c.mask, biased=False)
         sampled = replace(c, family="sampled")
         return (
             sampled if kind >= 75 and affordable(sampled) else replace(c, members=2, strided=dice.chance(60))
         )
+    c = _more(claims, c, dice)
     counted = {"": 0, "k": c.batch * c.kv_len, "q": c.q_len * c.kv_len}[c.mask]
     if kind < 15 and counted <= MOST_COUNTED:
-        return replace(c, family="counts", levels=dice.choice((1, 4)))
+        return _capped(replace(c, family="counts", levels=dice.choice((1, 4))))
     if kind < 35 and c.dtype != "float64":
-        return replace(c, family="sampled", levels=dice.choice((1, 4)))
+        return _capped(replace(c, family="sampled", levels=dice.choice((1, 4))))
     members = dice.choice((1, 1, 2, LOUD, LOUD))
     if c.kv_len < members or (c.d_v < LOUD + 16 and members == LOUD):
         members = 1
-    return replace(c, members=members, strided=members > 1 and dice.chance(50))
+    return _capped(replace(c, members=members, strided=members > 1 and dice.chance(50)))
+
+
+CAPS = {"counts": 2.0, "sampled": 30.0, "address": 256.0}
+"""Softcaps that show in the weights, and one that leaves the key that is asked for alone."""
+
+
+def _more(claims: Claims, call: Large, dice: Dice) -> Large:
+    """Options that gradients in closed form have not; which softcap it is follows from the family."""
+    c, features = call, claims.features
+    if "softcap" in features and dice.chance(20):
+        c = replace(c, softcap=1.0)
+    if "sinks" in features and dice.chance(20):
+        c = replace(c, sinks=True)
+    if "cache" in features and c.kv_len > 1 and dice.chance(20):
+        c = replace(c, past=dice.choice((1, c.kv_len // 2, c.kv_len - 1, max(c.kv_len - c.q_len, 1))))
+    return c
+
+
+def _capped(call: Large) -> Large:
+    return call if call.softcap is None else replace(call, softcap=CAPS[call.family])
 
 
 def needs(call: Large) -> frozenset[str]:
@@ -221,7 +248,9 @@ def needs(call: Large) -> frozenset[str]:
     first = offset_least(c)
     beyond = c.offset != EVERY and (c.lengths or first + c.q_len > c.kv_len)
     found = {
-        "mask": bool(c.mask), "broadcast": c.mask == "k" and (c.heads > 1 or c.q_len > 1), "is_causal": c.causal,
+        "mask": bool(c.mask) and not c.biased, "attn_bias": bool(c.mask) and c.biased,
+        "softcap": c.softcap is not None, "sinks": c.sinks, "cache": c.past > 0, "scale": c.scale is not None,
+        "broadcast": c.mask == "k" and (c.heads > 1 or c.q_len > 1), "is_causal": c.causal,
         "q_offset": c.offset is not None, "window": c.window is not None, "kv_lengths": c.lengths,
         "return_lse": c.lse, "gqa": c.groups < c.heads, "value_dim": c.d_k != c.d_v,
         "empty": bool(c.mask) or (c.causal and first < 0) or (c.window is not None and (first < 0 or beyond)),

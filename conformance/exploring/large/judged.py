@@ -13,8 +13,8 @@ from conformance.exploring.large.contents import LOUDNESS
 from conformance.exploring.large.making import BLOCK, spans
 from conformance.exploring.large.pattern import common
 from conformance.exploring.large.reading import flagged, sentence
-from conformance.exploring.large.seen import span
-from conformance.exploring.large.wanted import Counts, Wanted, rounded, tolerance, wanted
+from conformance.exploring.large.seen import sinks, span
+from conformance.exploring.large.wanted import Counts, Wanted, capped, rounded, tolerance, wanted
 from conformance.vectors.case import Array
 
 JUDGED = 1 << 26
@@ -159,7 +159,10 @@ class _Rows:
         with np.errstate(all="ignore"):
             off = np.abs(got - want.output)
         wrong = ~(off <= tolerance(call, self._policy, want.output)).all(axis=1)
-        other = np.zeros_like(wrong) if lse is None or self._counts is not None else self._lse_off(lse, want)
+        expected, other = np.zeros(0), np.zeros_like(wrong)
+        if lse is not None and self._counts is None:
+            expected = self._lse(flat, want)
+            other = self._lse_off(lse, expected)
         self._rows += len(flat)
         places = np.flatnonzero(wrong)
         if len(places) and not self._first:
@@ -172,21 +175,22 @@ class _Rows:
             n = int(np.flatnonzero(other)[0])
             entry, head, row = (int(x[0]) for x in place(call, flat[n : n + 1]))
             self._first = (
-                f"lse[{entry}, {head}, {row}] is {lse[n]:.6g}, wanted {self._lse(want)[n]:.6g}: "  # type: ignore[index]
+                f"lse[{entry}, {head}, {row}] is {lse[n]:.6g}, wanted {expected[n]:.6g}: "  # type: ignore[index]
                 "the weights do not add up to what the output was divided by"
             )
         self._wrong += int((wrong | other).sum())
         self._keep(flat, wrong | other, got, want)
 
-    def _lse(self, want: Wanted) -> Array:
+    def _lse(self, flat: Array, want: Wanted) -> Array:
         """What the log-sum-exp is to be: the logit of the asked word, and how many keys have it."""
-        top = LOUDNESS * (self._call.d_k - 1) / np.sqrt(self._call.d_k)
+        call = self._call
+        top = capped(call, np.array(LOUDNESS * (call.d_k - 1) * call.multiplier))
         count = want.seen.sum(axis=1)
+        none = sinks(call)[place(call, flat)[1]] if call.sinks else -np.inf  # of a row that sees no key
         with np.errstate(divide="ignore"):
-            return np.where(count > 0, top + np.log(count), -np.inf)
+            return np.where(count > 0, top + np.log(count), none)
 
-    def _lse_off(self, lse: Array, want: Wanted) -> Array:
-        expected = self._lse(want)
+    def _lse_off(self, lse: Array, expected: Array) -> Array:
         with np.errstate(invalid="ignore"):
             near = np.abs(lse - expected) <= rounded(self._call, self._policy) * np.abs(expected)
         found: Array = ~(near | (np.isneginf(expected) & (lse == expected)))

@@ -111,6 +111,8 @@ def sized(call: Large, name: str, size: int) -> Large:
     changed = replace(call, **{name: size})  # type: ignore[arg-type]
     if name == "kv_len" and call.at is not None:
         changed = replace(changed, at=min(call.at, size - 1))
+    if name == "kv_len":
+        changed = replace(changed, past=min(call.past, size - 1))
     if call.q_len == call.kv_len and name == "kv_len":
         changed = replace(changed, q_len=size)
     if isinstance(call.offset, int):
@@ -122,7 +124,12 @@ def sized(call: Large, name: str, size: int) -> Large:
 def _plainer(call: Large) -> Iterator[Callable[[Large], Large]]:
     """The call with less of it, one thing at a time."""
     yield lambda c: replace(c, lse=False)
-    yield lambda c: replace(c, mask="")
+    yield lambda c: replace(c, past=0)
+    yield lambda c: replace(c, sinks=False)
+    yield lambda c: replace(c, softcap=None)
+    yield lambda c: replace(c, scale=None)
+    yield lambda c: replace(c, mask="", biased=False)
+    yield lambda c: replace(c, biased=False)
     yield lambda c: replace(
         c, lengths=False, offset=max(c.kv_len - c.q_len, 0) if c.offset == "e" else c.offset
     )

@@ -11,7 +11,7 @@ from conformance.exploring.large import contents
 from conformance.exploring.large.call import Large
 from conformance.exploring.large.judged import Pieces, Told
 from conformance.exploring.large.making import host
-from conformance.exploring.large.seen import TILES, shown
+from conformance.exploring.large.seen import TILES, shown, sinks
 from conformance.judging.judge import judge
 from conformance.names import REDUCED_POLICIES, SDPA, SDPA_VJP
 from conformance.oracle import Certified, UnjudgedError, certify
@@ -111,6 +111,8 @@ def certified(call: Large, policy: str, told: Told) -> Told:
 
 def _judged(call: Large, sample: Sample, policy: str, outputs: dict[str, Array]) -> str:
     """What is wrong in some rows of a head; nothing where all is right."""
+    if _certified(call, sample, policy, look=True).passes(_headed(sample, outputs), policy) is not None:
+        return ""
     found = _certified(call, sample, policy)
     first = judge(found.case, found.dtype, policy, _headed(sample, outputs))
     if first.verdict == "pass":
@@ -131,8 +133,11 @@ def _judged(call: Large, sample: Sample, policy: str, outputs: dict[str, Array])
     return message
 
 
-def _certified(call: Large, sample: Sample, policy: str) -> Certified:
-    options = {"return_lse": True} if call.lse and not call.gradients else {}
+def _certified(call: Large, sample: Sample, policy: str, look: bool = False) -> Certified:
+    options: dict[str, object] = {"return_lse": True} if call.lse and not call.gradients else {}
+    for option in ("softcap", "scale"):
+        if getattr(call, option) is not None:
+            options[option] = getattr(call, option)
     rows = tuple(range(len(sample.rows))) if call.gradients else None
     return certify(
         SDPA_VJP if call.gradients else SDPA,
@@ -142,6 +147,7 @@ def _certified(call: Large, sample: Sample, policy: str) -> Certified:
         rows=rows,
         policies=(policy,),
         name="explore/sampled",
+        look=look,
     )
 
 
@@ -173,6 +179,8 @@ def reduced(call: Large, sample: Sample) -> dict[str, Array]:
             [contents.grad_output(call, make, base + row, base + row + 1) for row in sample.rows]
         )
     inputs = {name: array[None, None] for name, array in inputs.items()}
+    if call.sinks:
+        inputs["sinks"] = sinks(call)[sample.head : sample.head + 1]
     rows, slots = np.array(sample.rows), np.arange(call.kv_len)
     seen = shown(call, np.array([sample.entry]), rows[:, None], slots)
     return inputs if seen.all() else {**inputs, "mask": seen}

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from conformance.dtypes import cast
 from conformance.exploring.counter import key
 from conformance.exploring.large.call import EVERY, Large
 from conformance.exploring.large.mixing import mixed, salt
@@ -74,6 +75,11 @@ def shown(call: Large, entry: Array, row: Array, slot: Array) -> Array:
     return (slot >= first) & (slot < end) & (slot >= 0) & unmasked(call, entry, row, slot)
 
 
+def sinks(call: Large) -> Array:
+    """The sink of each head, [H]: about as much as all counted keys, and far below the logit that is asked for."""
+    return round(np.log(call.kv_len + 1)) + np.arange(call.heads) % 3 - 1.0
+
+
 def options(call: Large) -> tuple[dict[str, Array], dict[str, object]]:
     """The options that are arrays, and those that are none."""
     c = call
@@ -88,6 +94,10 @@ def options(call: Large) -> tuple[dict[str, Array], dict[str, object]]:
     if c.mask == "q":
         rows, slots = np.arange(c.q_len), np.arange(c.kv_len)
         arrays["mask"] = unmasked(c, np.zeros(1, np.int64), rows[:, None], slots)
+    if c.biased and "mask" in arrays:
+        arrays["attn_bias"] = cast(np.where(arrays.pop("mask"), np.float32(0), -np.float32(np.inf)), c.dtype)
+    if c.sinks:
+        arrays["sinks"] = cast(sinks(c), c.dtype)
     found: dict[str, object] = {}
     if c.causal:
         found["is_causal"] = True
@@ -95,6 +105,10 @@ def options(call: Large) -> tuple[dict[str, Array], dict[str, object]]:
         found["q_offset"] = c.offset
     if c.window is not None:
         found["window"] = c.window
+    if c.scale is not None:
+        found["scale"] = c.scale
+    if c.softcap is not None:
+        found["softcap"] = c.softcap
     if c.lse:
         found["return_lse"] = True
     return arrays, found

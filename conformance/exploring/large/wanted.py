@@ -8,7 +8,7 @@ from conformance.exploring.large.asked import asked, place, slots_of, word_of
 from conformance.exploring.large.call import LOUD, Large
 from conformance.exploring.large.contents import TOP, counted, fields, level_of
 from conformance.exploring.large.making import spans
-from conformance.exploring.large.seen import shown, span, unmasked
+from conformance.exploring.large.seen import shown, sinks, span, unmasked
 from conformance.names import REDUCED_POLICIES
 from conformance.vectors.case import Array
 
@@ -49,6 +49,11 @@ def tolerance(call: Large, policy: str, output: Array) -> Array:
     return found + 2.0**-30
 
 
+def capped(call: Large, logits: Array) -> Array:
+    """Logits behind the softcap."""
+    return logits if call.softcap is None else call.softcap * np.tanh(logits / call.softcap)
+
+
 def wanted(call: Large, flat: Array) -> Wanted:
     """What rows are to give that ask for a word; `flat` counts through entries, heads and queries."""
     entry, head, row = place(call, flat)
@@ -76,7 +81,7 @@ class Counts:
 
     def __init__(self, call: Large) -> None:
         self._call = call
-        self._top = round(call.d_k**0.5) / call.d_k**0.5
+        self._top = round(call.d_k**0.5) * call.multiplier
         self._sums: dict[tuple[int, int], tuple[Array, Array]] = {}
 
     def wanted(self, flat: Array) -> Array:
@@ -89,7 +94,7 @@ class Counts:
         for kind in sorted(set(zip(*(x.tolist() for x in kinds), strict=True))):
             chosen = (kinds[0] == kind[0]) & (kinds[1] == kind[1])
             if c.mask == "q":
-                output[chosen] = self._by_row(kind[0], first[chosen], end[chosen], row[chosen])
+                output[chosen] = self._by_row(kind[0], first[chosen], end[chosen], row[chosen], head[chosen])
                 continue
             if kind not in self._sums and c.mask:
                 self._sums.clear()
@@ -97,16 +102,23 @@ class Counts:
             total = weights[end[chosen]] - weights[first[chosen]]
             some = (end > first)[chosen]
             part = values[np.maximum(end, first)[chosen]] - values[first[chosen]]
-            output[chosen] = (
-                np.where(some & (total > 0), 1 / np.where(total > 0, total, 1), 0)[:, None] * part
-            )
+            there = some & (total > 0)
+            total = np.where(there, total + self._sinks(head[chosen]), 1)
+            output[chosen] = np.where(there, 1 / total, 0)[:, None] * part
         return output
 
     def _weights(self, head: int) -> Array:
         slot = np.arange(self._call.kv_len, dtype=np.int32)
         level = level_of(self._call, np.full_like(slot, head), slot)
-        found: Array = np.exp((level - TOP) * self._top)
+        logits = capped(self._call, level * self._top)
+        found: Array = np.exp(logits - capped(self._call, np.array(TOP * self._top)))
         return found
+
+    def _sinks(self, head: Array) -> Array | float:
+        """The weights of the sinks of heads."""
+        if not self._call.sinks:
+            return 0.0
+        return np.exp(sinks(self._call)[head] - capped(self._call, np.array(TOP * self._top)))
 
     def _summed(self, head: int, entry: int) -> tuple[Array, Array]:
         """The weights of all keys before each, and the same times the values."""
@@ -118,15 +130,16 @@ class Counts:
             np.concatenate([np.zeros((1, *x.shape[1:])), np.cumsum(x, axis=0)]) for x in (weights, values)
         )
 
-    def _by_row(self, head: int, first: Array, end: Array, row: Array) -> Array:
+    def _by_row(self, kind: int, first: Array, end: Array, row: Array, head: Array) -> Array:
         c = self._call
         slot = np.arange(c.kv_len, dtype=np.int32)
-        weights, values = self._weights(head), counted(c, slot)
+        weights, values = self._weights(kind), counted(c, slot)
+        sunk = np.broadcast_to(self._sinks(head), row.shape)[:, None]
         found = np.zeros((len(row), c.d_v))
         for start, stop in spans(len(row), max((1 << 22) // c.kv_len, 1)):
             rows = slice(start, stop)
             seen = (slot >= first[rows, None]) & (slot < end[rows, None])
             seen = seen & unmasked(c, np.zeros(1, np.int64), row[rows, None], slot)
             total = (seen * weights).sum(axis=1, keepdims=True)
-            found[rows] = (seen * weights) @ values / np.where(total > 0, total, 1)
+            found[rows] = (seen * weights) @ values / np.where(total > 0, total + sunk[rows], 1)
         return found

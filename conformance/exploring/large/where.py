@@ -88,10 +88,15 @@ def _refusal(target: Target, call: Large) -> str:
 
 def option_names(call: Large) -> tuple[list[str], list[str]]:
     """The options that are arrays, and the others."""
-    arrays = {"mask": bool(call.mask), "kv_lengths": call.lengths, "q_offset": isinstance(call.offset, str)}
+    arrays = {
+        "mask": bool(call.mask) and not call.biased, "attn_bias": bool(call.mask) and call.biased,
+        "kv_lengths": call.lengths, "q_offset": isinstance(call.offset, str), "sinks": call.sinks,
+        "past_key": call.past > 0, "past_value": call.past > 0,
+    }  # fmt: skip
     others = {
         "is_causal": call.causal, "window": call.window is not None,
         "q_offset": isinstance(call.offset, int), "return_lse": call.lse,
+        "softcap": call.softcap is not None, "scale": call.scale is not None,
     }  # fmt: skip
     return [name for name, there in arrays.items() if there], [n for n, there in others.items() if there]
 
@@ -102,19 +107,30 @@ def given(target: Target, call: Large, make: Maker) -> dict[str, Any]:
     found = {}
     for name, array in operands(call, make).items():
         heads, length = lengths.get(name, (call.groups, call.kv_len))
-        found[name] = _laid(target, call, make, name, array, (call.batch, heads, length, array.shape[-1]))
+        shape = (call.batch, heads, length, array.shape[-1])
+        for part, keys in parted(call, name).items():
+            found[part] = _laid(target, call, make, part, array, shape, keys)
     arrays, others = options(call)
     return {**found, **{name: target.give(array) for name, array in arrays.items()}, **others}
 
 
-def _laid(target: Target, call: Large, make: Maker, name: str, array: Any, shape: tuple[int, ...]) -> Any:
-    """[rows, width] as heads in the target's layout, in C order."""
+def parted(call: Large, name: str) -> dict[str, slice]:
+    """An operand as it is handed over: the first keys as the past."""
+    if not call.past or name not in ("key", "value"):
+        return {name: slice(None)}
+    return {name: slice(call.past, None), f"past_{name}": slice(0, call.past)}
+
+
+def _laid(
+    target: Target, call: Large, make: Maker, name: str, array: Any, shape: tuple[int, ...], keys: slice
+) -> Any:
+    """[rows, width] as heads in the target's layout, in C order; some of the rows of each head."""
     if make.kind == "array-api-strict":
-        array = make.module.reshape(array, shape)
+        array = make.module.reshape(array, shape)[:, :, keys, :]
         if target.layout == "blhd":
             array = make.module.permute_dims(array, (0, 2, 1, 3))
         return array
-    array = swapped(target, call.operation, name, array.reshape(shape))
+    array = swapped(target, call.operation, name, array.reshape(shape)[:, :, keys])
     if make.kind == "torch":
         return array.contiguous()
     if make.kind == "numpy":
