@@ -60,7 +60,7 @@ THIRD_PARTY = {
     "jax-nn": ["--dtype", "float32", "--op", "scaled_dot_product_attention"],
 }
 """Target -> arguments of its run."""
-MORE_LIBRARIES = ["transformers==5.24.0", "x-transformers==2.31.10", "openvino==2026.4.1"]
+MORE_LIBRARIES = ["transformers==5.24.0", "x-transformers==2.31.10", "openvino==2026.4.1", "flax==0.12.8"]
 MORE_THIRD_PARTY: dict[str, list[str]] = {
     name: []
     for name in (
@@ -68,9 +68,12 @@ MORE_THIRD_PARTY: dict[str, list[str]] = {
         "torch-flex",
         "transformers-eager",
         "transformers-sdpa",
+        "transformers-flex",
         "x-transformers",
         "x-transformers-flash",
         "openvino",
+        "flax-nnx",
+        "flax-linen",
     )
 }
 """What is tested where there is time for all: not on each change."""

@@ -1,7 +1,7 @@
 """The calls that show what is there: `list`, `show`, `explain`, `report`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from conformance.telling.explain import (
 from conformance.telling.join import join
 from conformance.telling.listing import LISTS, case_json, case_lines, list_table
 from conformance.telling.outfile import OutFile, check_apart
-from conformance.telling.report import checksums, read_report
+from conformance.telling.report import Report, checksums, read_report
 from conformance.telling.requirements import read_requirements
 from conformance.telling.table import matrix_lines, matrix_table
 from conformance.telling.text import console, plain
@@ -99,33 +99,50 @@ def explain(name: str, as_json: bool) -> int:
 @click.command(epilog=examples("report numpy.json torch.json", "report *.json --html matrix.html"))
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN.json...")
 @click.option("--html", type=click.Path(path_type=Path), metavar="OUT.html", help="Write an HTML report.")
+@click.option("--card", type=click.Path(path_type=Path), metavar="OUT.svg", help="Write a picture to share.")
+@click.option("--link", metavar="URL", default="", help="Address of the whole report, shown on the card.")
 @click.option("--sha256", "sha256s", metavar="HEX", multiple=True, help=SHA256_HELP)
-def report(runs: tuple[Path, ...], html: Path | None, sha256s: tuple[str, ...]) -> int:
+def report(
+    runs: tuple[Path, ...], html: Path | None, card: Path | None, link: str, sha256s: tuple[str, ...]
+) -> int:
     """Print a table of one or many reports: chapter by target, then a line for each.
 
     The parts of a run that --shard divided are joined.
     """
-    file = None if html is None else OutFile(html, "page")
-    if file is not None:
-        check_apart([file], (("report", path) for path in runs))
+    files = _pictures(html, card, link)
+    if files:
+        check_apart([file for file, _ in files], (("report", path) for path in runs))
     among = checksums(sha256s) if sha256s else None
     joined = join([read_report(path, among) for path in runs])
     reports = joined.reports
-    if file is not None:
-        from conformance.telling.page import (
-            render,
-        )  # takes time to import, which other calls need not wait for
-
-        file.write(render(reports))
+    for file, make in files:
+        file.write(make(reports))
     out = console()
     out.print(matrix_table(reports))
     for line in matrix_lines(reports):
         out.print(line, soft_wrap=True)
     for note in joined.notes:
         out.print(plain(note), soft_wrap=True)
-    if file is not None:
-        out.print(plain(f"wrote {file}"), soft_wrap=True)
+    if files:
+        out.print(plain(f"wrote {', '.join(str(file) for file, _ in files)}"), soft_wrap=True)
     return CONFORMANT
+
+
+def _pictures(
+    html: Path | None, card: Path | None, link: str
+) -> list[tuple[OutFile, Callable[[Sequence[Report]], str]]]:
+    """The files that a report is drawn into, each with what makes its text."""
+    if html is None and card is None and not link:
+        return []
+    from conformance.telling.page import card as cards  # takes time to import, which other calls save
+    from conformance.telling.page import render
+
+    cards.check_card(card, link)
+    made = (
+        (html, "page", render),
+        (card, "card", lambda reports: cards.card(reports, link)),
+    )
+    return [(OutFile(path, what), make) for path, what, make in made if path is not None]
 
 
 def print_json(data: Any) -> None:

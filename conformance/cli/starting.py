@@ -10,6 +10,7 @@ import click
 from conformance.cli.exits import CONFORMANT, PROGRAM, examples
 from conformance.errors import UsageError
 from conformance.resources import template
+from conformance.running.nearest import known
 from conformance.telling.text import console, plain
 
 
@@ -38,18 +39,40 @@ KINDS = {
     ),
 }
 
+ADAPTERS = {
+    "flash-attn": Kind(
+        "an adapter of FlashAttention, with and without cu_seqlens", "flash_attn.py", (".py",)
+    ),
+    "triton": Kind("an adapter of a Triton kernel that writes into its output", "triton.py", (".py",)),
+    "flex": Kind("an adapter of FlexAttention with a score_mod and a mask_mod", "flex.py", (".py",)),
+    "xformers": Kind("an adapter of xFormers", "xformers.py", (".py",)),
+    "transformers": Kind(
+        "an adapter of an attention function of Hugging Face transformers", "transformers.py", (".py",)
+    ),
+}
+"""Adapters to copy: the library's name -> what is written. They run where the library is installed."""
 
-@click.command(epilog=examples("init my_attention.py", "init my_attention.mjs --node"))
+
+@click.command(
+    epilog=examples(
+        "init my_attention.py", "init my_attention.mjs --node", "init mine.py --adapter flash-attn"
+    )
+)
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--torch", is_flag=True, help="Use torch tensors.")
 @click.option("--jax", is_flag=True, help="Use JAX arrays.")
 @click.option("--node", is_flag=True, help="Write a JavaScript program.")
-def init(file: Path, torch: bool, jax: bool, node: bool) -> int:
+@click.option("--adapter", metavar="LIBRARY", help=f"Write an adapter to copy: {', '.join(ADAPTERS)}.")
+def init(file: Path, torch: bool, jax: bool, node: bool, adapter: str | None) -> int:
     """Write FILE, a commented plug-in to start from: it runs at once, and passes. The default is NumPy."""
-    chosen = [name for name, flag in (("torch", torch), ("jax", jax), ("node", node)) if flag]
+    flags = (("torch", torch), ("jax", jax), ("node", node), ("adapter", adapter is not None))
+    chosen = [name for name, flag in flags if flag]
     if len(chosen) > 1:
         raise UsageError(f"init writes one plug-in: give --{chosen[0]} or --{chosen[1]}")
-    kind = KINDS[chosen[0] if chosen else "numpy"]
+    if adapter is not None:
+        kind = ADAPTERS[known("adapter", adapter, ADAPTERS)]
+    else:
+        kind = KINDS[chosen[0] if chosen else "numpy"]
     _check(file, kind)
     words = {"CALL": f"{PROGRAM} {kind.command(Path(file.name))}", "FILE": shlex.quote(file.name)}
     text = re.sub("CALL|FILE", lambda found: words[found[0]], template(kind.file))
