@@ -48,10 +48,16 @@ class Needs:
     options: tuple[str, ...]
     sizes: tuple[str, ...]
     free: tuple[str, ...]  # what it fails without as well
+    alone: bool = False  # whether it passes if it is asked alone
 
     @property
     def sentence(self) -> str:
         """`By experiment OPERATION is wrong only with a past and kv_len 65 or more; the same without mask (...)`."""
+        if self.alone:
+            return (
+                f"By experiment {self.case} at {self.dtype} passes when it is asked alone in a new process: "
+                "earlier calls leave something behind (IND-4)."
+            )
         what = [*self.options, *self.sizes]
         takes = f"only with {joined(what)}" if what else "whatever is left out of the call"
         free = f"; the same without {joined(self.free)}" if self.free else ""
@@ -86,8 +92,9 @@ class Experiment:
     def needs(self) -> Needs | None:
         """Each option off, then each size down; None where the case does not fail again."""
         now = varied(self._case)
-        if not self.fails(now):
-            return None
+        again = self.fails(now)
+        if not again:
+            return None if again is None or self._case.repeat > 1 else self._alone
         needed, free = [], []
         for words, ways in changes(now):
             told: list[bool | None] = []
@@ -116,6 +123,10 @@ class Experiment:
             self._row.case, self._row.dtype, "raises" if self._row.judged == "error" else "is wrong",
             self._case.operation, tuple(needed), tuple(lengths), tuple(free),
         )  # fmt: skip
+
+    @property
+    def _alone(self) -> Needs:
+        return Needs(self._row.case, self._row.dtype, "", self._case.operation, (), (), (), alone=True)
 
     def _ever(self, v: Varied) -> bool | None:
         """The same, or with other numbers where these do not matter: a mistake may not show in few of them."""
@@ -215,6 +226,8 @@ def _work(case: Case) -> int:
 def _covered(case: Case, needs: Needs) -> bool:
     """Whether a case has the options that another one needs, so that it may fail for the same reason."""
     layer = case.operation in (MHA, MHA_VJP), needs.operation in (MHA, MHA_VJP)
+    if needs.alone:
+        return True
     if layer[0] != layer[1] or case.gradients != needs.operation.endswith("_vjp"):
         return False
     names = {words.strip("`") for words in needs.options if words.startswith("`") and words.endswith("`")}
