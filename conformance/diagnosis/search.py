@@ -34,7 +34,7 @@ ROUNDS = 12
 MISSES = 5
 """Rounds in which nothing is found, after which one mistake is no longer looked for."""
 MOST_FINDINGS = 8
-SECONDS = 12.0
+SECONDS = 9.0
 """How long to look for more: of this process's time, so that a busy machine changes nothing."""
 ASKED = 16
 """Models between two looks at the clock, which is slow."""

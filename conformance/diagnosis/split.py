@@ -19,6 +19,8 @@ WIDEST = 0.75
 """The share of the rows above which the first condition says little: nearly everything fails."""
 SHARP = 0.8
 """The share of the rows under a condition that fail, from which on it needs no second one."""
+HALF = 0.5
+"""The share of the rows under a condition that fail, and of what fails that is under one, below which it misleads."""
 PAIRED = 40
 """Conditions that are tried with every other."""
 MOST = 3
@@ -67,6 +69,8 @@ def _of_kind(kind: str, rows: Sequence[Row], asked: Sequence[Asked]) -> list[Spl
         if not found and holds.mean() > WIDEST:
             break
         inside, outside = np.array(here)[holds], np.array(here)[~holds]
+        if failing[outside].any() and failing[inside].mean() < HALF:  # neither only there nor mostly there
+            break
         if len({rows[n].case for n in inside if failing[n]}) < 2:  # one case is said by its name
             break
         found.append(
@@ -81,6 +85,9 @@ def _of_kind(kind: str, rows: Sequence[Row], asked: Sequence[Asked]) -> list[Spl
             )
         )
         left[inside] = False
+    covered = sum(split.failing for split in found)
+    if found and found[-1].failing_elsewhere and covered < HALF * failing.sum():
+        return []  # most of what fails lies elsewhere: it may be chance, or the calls before
     return found
 
 

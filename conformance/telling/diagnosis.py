@@ -45,7 +45,7 @@ def diagnosis_lines(found: Diagnosed) -> list[str]:
         )
     if found.hurried:
         lines.append("the time for the diagnosis ran out: there may be more to find")
-    return [*split_lines(found.splits), *lines]
+    return [*split_lines(found.splits), *found.experiments, *lines]
 
 
 def _said(found: Diagnosed) -> list[tuple[str, int]]:
@@ -184,6 +184,7 @@ def diagnosis_json(found: Diagnosed) -> dict[str, Any]:
         "explained": found.explained,
         "hurried": found.hurried,
         "splits": list(splits_json(found)),
+        "experiments": list(found.experiments),
         "notes": list(notes_json(found)),
         "findings": [_finding_json(finding) for finding in found.findings],
         "single_case": [_ids(model) for model in found.single],

@@ -15,7 +15,7 @@ from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
 from conformance.running.request import Request
-from conformance.running.runner import Event, GaveUp, Started
+from conformance.running.runner import Event, GaveUp, Started, start
 from conformance.running.select import wanted
 from conformance.telling import summary
 from conformance.telling.held import Held
@@ -203,9 +203,28 @@ class Recorder:
             self._started.accuracy,
             packages=self._started.hello.environment,
         )
+        found = replace(found, experiments=self._experiments(found))
         self._found, self._rows = found, diagnosed_rows(self._rows, found)
         self._splits, self._notes = splits_json(found), notes_json(found)
         return found
+
+    def _experiments(self, found: "Diagnosed") -> tuple[str, ...]:
+        """What a failing case needs, in sentences, where models leave it open; none if the target starts no more."""
+        from conformance.exploring.experiment import experiments, worth_asking
+
+        assert self._started is not None
+        if not worth_asking(found):
+            return ()
+        with suppress(UsageError):
+            needs = experiments(
+                found,
+                self._rows,
+                self._vectors.cases,
+                self._started.accuracy,
+                lambda: start(self._request, None)[0],
+            )
+            return tuple(each.sentence for each in needs)
+        return ()
 
     def diagnosis(self) -> list[str]:
         """What was found, in sentences; none if it was not looked for."""

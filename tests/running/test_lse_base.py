@@ -12,7 +12,8 @@ from conformance.names import SDPA, SDPA_VJP
 from conformance.running.answer import Answer, Question
 from conformance.running.base import LN2, answered, asked, natural
 from conformance.running.protocol import encode, hello_message, parse_hello
-from conformance.running.runner import Request, run
+from conformance.running.request import Request
+from conformance.running.runner import run
 from conformance.running.target import adopt
 from conformance.vectors.load import load_vectors
 

@@ -1,0 +1,234 @@
+"""What a stored case that fails needs, found by asking the target changed calls: a condition that is true of it."""
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from conformance.diagnosis.facts import sizes
+from conformance.diagnosis.finding import Diagnosed
+from conformance.exploring.boundary import condition
+from conformance.exploring.explain import joined
+from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, varied
+from conformance.judging.verdict import Row
+from conformance.names import MHA, MHA_VJP, REDUCED_POLICIES
+from conformance.oracle import UnjudgedError, WrongOracleError, certify
+from conformance.running.answer import Answer, Question
+from conformance.running.runner import Asker
+from conformance.vectors.case import Case
+
+SECONDS = 5.0
+"""Of this process's time for all experiments of a run."""
+ASKS = 12
+"""Sizes of an axis that are asked above the smallest that fails."""
+KNOWN = 0.8
+"""The share of the failures that models reproduce without contradiction, from which on no experiment is made."""
+MOST = 2
+"""Cases that are changed."""
+LARGE = 2**26
+"""Products of two numbers in a call above which it is not changed: it takes too long to judge."""
+NAMES = {"kv_len": "kv_len", "q_len": "q_len", "d_k": "d_k", "d_v": "d_v", "length": "lengths"}
+
+OTHERS = 2
+"""Draws of other numbers, before a size is taken for one that passes."""
+TRIVIAL = {("kv_len", "2 or more"), ("length", "2 or more")}
+"""Sizes that say nothing: the weight of a single key is one, whatever is wrong with logits."""
+
+Ask = Callable[[Question], Answer]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What one case needs to fail."""
+
+    case: str
+    dtype: str
+    verb: str  # how it fails
+    operation: str
+    options: tuple[str, ...]
+    sizes: tuple[str, ...]
+    free: tuple[str, ...]  # what it fails without as well
+    alone: bool = False  # whether it passes if it is asked alone
+
+    @property
+    def sentence(self) -> str:
+        """`By experiment OPERATION is wrong only with a past and kv_len 65 or more; the same without mask (...)`."""
+        if self.alone:
+            return (
+                f"By experiment {self.case} at {self.dtype} passes when it is asked alone in a new process: "
+                "earlier calls leave something behind (IND-4)."
+            )
+        what = [*self.options, *self.sizes]
+        takes = f"only with {joined(what)}" if what else "whatever is left out of the call"
+        free = f"; the same without {joined(self.free)}" if self.free else ""
+        return f"By experiment {self.operation} {self.verb} {takes}{free} ({self.case}, {self.dtype})."
+
+
+class Experiment:
+    """The changed calls of one case."""
+
+    def __init__(self, case: Case, row: Row, policy: str, ask: Ask, until: float) -> None:
+        self._case, self._row, self._ask, self._until = case, row, ask, until
+        self._sure = False  # whether it fails with other numbers as well
+        self._policy = "eager" if policy in REDUCED_POLICIES and row.dtype != "float32" else policy
+
+    def fails(self, v: Varied) -> bool | None:
+        """Whether a call fails in the same way; None where nothing is known of it, or it fails in another way."""
+        if time.process_time() > self._until:
+            return None
+        try:
+            certified = certify(
+                v.operation, v.inputs, v.options, self._row.dtype, policies=(self._policy,),
+                dtype_of=v.dtype_of, name="diagnose/changed",
+            )  # fmt: skip
+            case = replace(certified.case, memory=v.memory)
+            answer = self._ask(Question(case, self._row.dtype))
+            numbers = answer.kind == "outputs"
+            kind = certified.judge(answer.outputs, self._policy).verdict if numbers else answer.kind
+        except (UnjudgedError, WrongOracleError, ValueError, TypeError):
+            return None
+        return True if kind == self._row.judged else False if kind == "pass" else None
+
+    def needs(self) -> Needs | None:
+        """Each option off, then each size down; None where the case does not fail again."""
+        now = varied(self._case)
+        again = self.fails(now)
+        if not again:
+            return None if again is None or self._case.repeat > 1 else self._alone
+        needed, free = [], []
+        for words, ways in changes(now):
+            told: list[bool | None] = []
+            for way in ways:
+                changed: Varied | None = None
+                with suppress(ValueError, IndexError):
+                    changed = way(now)
+                if changed is not None:
+                    told.append(self.fails(changed))
+                    if told[-1]:
+                        now = changed
+                        free.append(words)
+                        break
+            if told and all(each is False for each in told):
+                needed.append(words)
+        lengths = []
+        others = [self.fails(otherwise(now, seed)) for seed in range(OTHERS)]
+        self._sure = any(others)
+        for axis in axes(now):
+            words, now = self._size(now, axis)
+            if words and (self._sure or words.endswith("or more")) and (axis, words) not in TRIVIAL:
+                lengths.append(f"{NAMES[axis]} {words}")
+        if all(other is False for other in others):
+            needed.append("numbers such as these")
+        return Needs(
+            self._row.case, self._row.dtype, "raises" if self._row.judged == "error" else "is wrong",
+            self._case.operation, tuple(needed), tuple(lengths), tuple(free),
+        )  # fmt: skip
+
+    @property
+    def _alone(self) -> Needs:
+        return Needs(self._row.case, self._row.dtype, "", self._case.operation, (), (), (), alone=True)
+
+    def _ever(self, v: Varied) -> bool | None:
+        """The same, or with other numbers where these do not matter: a mistake may not show in few of them."""
+        found = self.fails(v)
+        for seed in range(OTHERS):
+            if found is not False or not self._sure:
+                break
+            found = self.fails(otherwise(v, seed)) or found
+        return found
+
+    def _size(self, v: Varied, axis: str) -> tuple[str, Varied]:
+        """What is said of a size, and the call with the smallest that was found to fail."""
+        most = extent(v, axis)
+        known: dict[int, bool | None] = {most: True}
+
+        def fails(n: int) -> bool | None:
+            if n not in known:
+                known[n] = self._ever(cut(v, axis, n))
+            return known[n]
+
+        least = most
+        low = 0
+        while least - low > 1:
+            middle = 1 if low == 0 and 1 not in known else (low + least) // 2
+            if fails(middle):
+                least = middle
+            else:
+                low = middle
+        words = condition(least, fails, ASKS, most) if most > 1 else ""
+        if not words and least > 1 and fails(least - 1) is False:
+            words = f"{least} or more"
+        return words or "", cut(v, axis, least) if least < most else v
+
+
+def worth_asking(found: Diagnosed) -> bool:
+    """Whether models and notes leave it open why most of what fails does."""
+    return len(_known(found)) < KNOWN * found.failed
+
+
+def _known(found: Diagnosed) -> set[tuple[str, str]]:
+    """Rows that a model reproduces which nothing speaks against, or that a note tells of."""
+    exact = {
+        f for each in found.findings if not each.contradicted and not each.partly for f in each.explained
+    }
+    exact |= {f for note in found.notes for f in note.explained}
+    return {(f.case.id, f.dtype) for f in exact}
+
+
+def experiments(
+    found: Diagnosed,
+    rows: Iterable[Row],
+    cases: Iterable[Case],
+    policy: str,
+    start: Callable[[], Asker],
+    seconds: float = SECONDS,
+) -> tuple[Needs, ...]:
+    """What a few failing cases need to fail, the cheapest of which nothing is known first.
+
+    The second is one that the first does not cover. `start` gives an asker of the target, for each of them.
+    """
+    known, told = {case.id: case for case in cases}, _known(found)
+    failing = [
+        row
+        for row in rows
+        if row.failed
+        and row.judged in ("fail", "error")
+        and not known[row.case].raises
+        and row.key not in told
+    ]
+    failing.sort(key=lambda row: _work(known[row.case]))
+    needs: list[Needs] = []
+    until, tried = time.process_time() + seconds, 0
+    for row in failing:
+        case = known[row.case]
+        if tried == MOST or _work(case) > LARGE or time.process_time() > until:
+            break
+        if any(_covered(case, each) for each in needs):
+            continue
+        tried += 1
+        asker = start()
+        try:
+            needed = Experiment(case, row, policy, asker.ask, until).needs()
+        except BaseException:
+            asker.kill()
+            raise
+        asker.close()
+        needs += [needed] if needed is not None else []
+    return tuple(needs)
+
+
+def _work(case: Case) -> int:
+    """Products of two numbers that a call takes."""
+    n = sizes(case)
+    return n["batch"] * n["heads"] * n["q_len"] * n["kv_len"] * (n["d_k"] + n["d_v"])
+
+
+def _covered(case: Case, needs: Needs) -> bool:
+    """Whether a case has the options that another one needs, so that it may fail for the same reason."""
+    layer = case.operation in (MHA, MHA_VJP), needs.operation in (MHA, MHA_VJP)
+    if needs.alone:
+        return True
+    if layer[0] != layer[1] or case.gradients != needs.operation.endswith("_vjp"):
+        return False
+    names = {words.strip("`") for words in needs.options if words.startswith("`") and words.endswith("`")}
+    return names <= {*case.inputs, *case.options}

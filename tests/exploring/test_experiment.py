@@ -1,0 +1,145 @@
+"""Experiments on stored cases: what is said is what the target was made to need."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mha_core
+from conformance.diagnosis.finding import Diagnosed
+from conformance.exploring.experiment import Experiment, Needs, experiments, worth_asking
+from conformance.exploring.vary import axes, changes, cut, extent, otherwise, varied
+from conformance.judging.verdict import Row
+from conformance.running.answer import Question
+from conformance.running.runner import InProcess, answered
+from conformance.running.target import adopt
+from conformance.vectors.case import Case
+from conformance.vectors.load import load_vectors
+
+Outputs = Any
+CASES = {case.id: case for case in load_vectors().cases}
+
+
+def target(spoils: Callable[[Mapping[str, Any], int, int], bool]) -> InProcess:
+    """Attention whose output is spoiled where options, q_len and kv_len say so."""
+
+    def attention(query: Any, key: Any, value: Any, **options: Any) -> Outputs:
+        found = mha_core.scaled_dot_product_attention(query, key, value, **options)
+        given = {name: x for name, x in options.items() if x is not None and x is not False}
+        past = given["past_key"].shape[-2] if "past_key" in given else 0
+        if spoils(given, query.shape[-2], key.shape[-2] + past):
+            output = found["output"] if isinstance(found, dict) else found
+            output *= 1.5
+        return found
+
+    return InProcess(adopt(attention, "spoiled"))
+
+
+def needs_of(case: str, asker: InProcess) -> Needs | None:
+    """What an experiment on a case says, which has to fail."""
+    row = answered(Question(CASES[case], "float32"), "eager", asker)
+    assert row.failed
+    return Experiment(CASES[case], row, "eager", asker.ask, float("inf")).needs()
+
+
+def test_the_option_is_named_and_those_that_do_not_matter() -> None:
+    needs = needs_of("attention/softcap-mask-bias", target(lambda given, *_: "softcap" in given))
+    assert needs is not None
+    assert needs.options == ("`softcap`",)
+    assert {"`mask`", "`attn_bias`"} <= set(needs.free)
+    assert needs.sentence.startswith(
+        "By experiment scaled_dot_product_attention is wrong only with `softcap`; the same without "
+    )
+
+
+def test_two_options_and_a_length() -> None:
+    asker = target(lambda given, _, kv_len: {"softcap", "mask"} <= set(given) and kv_len > 3)
+    needs = needs_of("attention/softcap-mask-bias", asker)
+    assert needs is not None
+    assert set(needs.options) == {"`softcap`", "`mask`"}
+    assert needs.sizes == ("kv_len 4 or more",)
+
+
+def test_a_length_alone() -> None:
+    needs = needs_of("kernels/decode-1024-sinks", target(lambda _given, _, kv_len: kv_len > 128))
+    assert needs is not None
+    assert needs.options == ()
+    assert needs.sizes == ("kv_len 129 or more",)
+
+
+def test_what_passes_alone_tells_of_earlier_calls() -> None:
+    right = InProcess(adopt(mha_core.scaled_dot_product_attention, "right"))
+    row = answered(Question(CASES["attention/softcap"], "float32"), "eager", target(lambda *_: True))
+    needs = Experiment(CASES["attention/softcap"], row, "eager", right.ask, float("inf")).needs()
+    assert needs is not None
+    assert needs.sentence.endswith("alone in a new process: earlier calls leave something behind (IND-4).")
+
+
+def test_the_second_case_lacks_what_the_first_needs() -> None:
+    asker = target(lambda given, *_: "softcap" in given or "sinks" in given)
+    some = [CASES[name] for name in ("attention/softcap", "attention/softcap-60", "attention/sinks-large")]
+    rows = [answered(Question(case, "float32"), "eager", asker) for case in some]
+    found = experiments(Diagnosed((), 3, 3), rows, some, "eager", lambda: asker)
+    assert sorted(needs.options for needs in found) == [("`sinks`",), ("`softcap`",)]
+
+
+def test_no_time_no_words() -> None:
+    asker = target(lambda *_: True)
+    case = CASES["attention/softcap"]
+    row = answered(Question(case, "float32"), "eager", asker)
+    assert Experiment(case, row, "eager", asker.ask, 0.0).needs() is None
+    assert experiments(Diagnosed((), 1, 1), [row], [case], "eager", lambda: asker, seconds=-1.0) == ()
+
+
+def test_it_is_worth_asking_where_nothing_is_named() -> None:
+    assert worth_asking(Diagnosed((), 1, 1))
+    assert not worth_asking(Diagnosed((), 0, 0))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "paths/two-batch-axes-lengths",
+        "causal/window-offset-per-batch",
+        "heads/grouped-mask-bias",
+        "cache/grouped",
+        "mask/kv-lengths-causal",
+        "gradient/everything",
+        "gradient/layer-everything",
+        "cache/layer-causal",
+        "memory/attention-behind-offsets",
+        "nonfinite/unwritten-causal-weights",
+    ],
+)
+def test_a_right_program_passes_every_changed_call(name: str) -> None:
+    case, asker = CASES[name], InProcess(adopt(mha_core, "right"))
+    row = replace(_failing(case), dtype="float64")
+    experiment = Experiment(case, row, "eager", asker.ask, float("inf"))
+    call, answers = varied(case), []
+    for words, ways in changes(call):
+        for way in ways:
+            try:
+                changed = way(call)
+            except ValueError:
+                continue
+            answers.append((words, experiment.fails(changed)))
+    answers += [
+        (axis, experiment.fails(cut(call, axis, max(1, extent(call, axis) - 1)))) for axis in axes(call)
+    ]
+    answers.append(("other numbers", experiment.fails(otherwise(call, 0))))
+    assert not [words for words, failed in answers if failed]
+    assert sum(failed is False for _, failed in answers) >= 3
+
+
+def _failing(case: Case) -> Row:
+    row = answered(Question(case, "float32"), "eager", target(lambda *_: True))
+    return replace(row, case=case.id, verdict="fail")
+
+
+def test_other_numbers_are_held_by_every_dtype() -> None:
+    call = otherwise(varied(CASES["attention/softcap"]), 1)
+    numbers = call.inputs["query"]
+    assert (numbers * 16 == np.round(numbers * 16)).all()
+    assert np.abs(numbers).max() <= 3
