@@ -125,6 +125,7 @@ def _served(
         dtype_of={} if of_bias == dtype else {"attn_bias": of_bias},
         rows=None,
         q_len=next(iter(inputs.values())).shape[-2],
+        work=0,  # there is no first look at these
     )
 
 
