@@ -195,7 +195,7 @@ def _empty(parts: int, gone: Any, nan: bool = False, name: str = "") -> dict[str
     hidden = np.zeros(lses.shape, bool)
     gone(hidden)
     lses[hidden] = -np.inf
-    outputs[hidden] = np.nan if nan else 0.0
+    outputs[hidden] = np.nan if nan else (0.0 if not hidden.all() else outputs[hidden])
     return {"parts": parts, "outputs": outputs, "lses": lses}
 
 
@@ -228,7 +228,7 @@ def _empty_parts() -> Iterator[Draft]:
         **_empty(3, some, nan=True, name="nan"),
     )
     yield merge(
-        f"{JOIN}all-empty", "Every part is empty: zeros and -inf.", "MERGE-4", **_empty(2, every, name="all")
+        f"{JOIN}all-empty", "Every part is empty, whatever its outputs hold: zeros and -inf.", "MERGE-4", **_empty(2, every, name="all")
     )
     bad = Draws(f"{JOIN}nan-lse").gauss(2, 2, 3, 2)
     bad[0, 0, 1, 0] = np.nan
