@@ -116,7 +116,10 @@ def test_narrowed() -> None:
     ("selection", "message"),
     [
         ({"profile": "encode"}, "unknown profile 'encode'; did you mean 'encoder'?"),
-        ({"profile": "xyz"}, "unknown profile 'xyz'; known are core, encoder, decoder, training, full"),
+        (
+            {"profile": "xyz"},
+            "unknown profile 'xyz'; known are core, encoder, decoder, serving, training, full",
+        ),
         ({"operation": "attention"}, "unknown operation 'attention'"),
         ({"dtypes": ("float33",)}, "unknown dtype 'float33'; did you mean 'float32'?"),
         ({"features": ("masks",)}, "unknown feature 'masks'; did you mean 'mask'?"),

@@ -307,7 +307,7 @@ DEFECTS = (
     ),
     Defect(
         "merge-sink-left-out",
-        "Sinks are left out.",
+        "Sinks are left out of a merge.",
         ("MERGE-3",),
         {"merged": lambda s, p: R.merged(s, replace(p, sinks=None))},
         features=(*MERGE, "sinks"),
@@ -324,7 +324,6 @@ DEFECTS = (
         "The sink is in the output and not in the lse that is returned.",
         ("MERGE-3",),
         {"merged": _sink_in_output_only},
-        origin="FlashMLA",
         features=(*MERGE, "sinks"),
     ),
     Defect(

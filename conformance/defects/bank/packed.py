@@ -28,7 +28,12 @@ def _keys(bounds: Callable[[Served, int], tuple[int, int]]) -> Change:
     def change(p: Served, i: int, rows: slice, part: dict[str, Any]) -> Part:
         first, end = bounds(p, i)
         keys = slice(max(first, 0), max(end, 0))
-        return rows, {**part, "key": p.key[:, keys], "value": p.value[:, keys]}
+        arrays = {"key": p.key[:, keys], "value": p.value[:, keys]}
+        return rows, {
+            **part,
+            **arrays,
+            "q_offset": part["q_offset"] or 0,
+        }  # lengths that agreed may not do so now
 
     return _part(change)
 

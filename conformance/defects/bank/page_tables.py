@@ -52,14 +52,11 @@ def _of_size(size: int) -> Change:
 
     def gathered(p: Served, pages: Array, table: Array) -> Array:
         cells = pages.reshape(-1, *pages.shape[2:])
+        if not table.size or not len(cells):
+            return R.gathered(p, pages, table)
         slot = np.arange(table.shape[1] * p.page)
-        page = (
-            np.take(table, np.minimum(slot // size, max(table.shape[1] - 1, 0)), axis=1)
-            if table.size
-            else table
-        )
-        place = (page * p.page + slot % size) % max(len(cells), 1)
-        return np.moveaxis(cells[place], 2, 1) if len(cells) and table.size else R.gathered(p, pages, table)
+        page = np.take(table, np.minimum(slot // size, table.shape[1] - 1), axis=1)
+        return np.moveaxis(cells[(page * p.page + slot % size) % len(cells)], 2, 1)
 
     return {"gathered": gathered}
 

@@ -92,15 +92,15 @@ def _rows() -> Iterator[Draft]:
     yield latent(f"{OF}digits", "Queries and rows of 24 bits.", "LAT-1", bits=24, only=("float64", "float32"))
     yield latent(
         f"{OF}decode-wide",
-        "One query of four heads over 129 rows of 128 and 64 channels.",
+        "One query of four heads over 129 rows of 64 and 16 channels.",
         "LAT-1",
         "LAT-2",
         batch=(1,),
         heads=4,
         q_len=1,
         kv_len=129,
-        value_dim=128,
-        rotary=64,
+        value_dim=64,
+        rotary=16,
         scale=0.0625,
         return_lse=True,
     )
@@ -151,6 +151,7 @@ def _merges() -> Iterator[Draft]:
         f"{JOIN}low-lses",
         "All lses are near -200, so that none of their exponentials is a number of float32.",
         "MERGE-1",
+        "MERGE-2",
         "ATT-2",
         lses=Draws(f"{JOIN}low:lses").gauss(2, 2, 3, 2) - 192.0,
     )
@@ -162,10 +163,10 @@ def _merges() -> Iterator[Draft]:
     )
     yield merge(
         f"{JOIN}fine-lses",
-        "Lses of 24 bits beside outputs of 8: an lse that is cast to 16 bits loses what decides.",
+        "Lses near 64 of many bits beside outputs of 8: an lse that is cast to 16 bits loses what decides.",
         "MERGE-1",
         "MERGE-2",
-        lses=Draws(f"{JOIN}fine:lses").gauss(2, 2, 3, 2, sigma=3.0, bits=24),
+        lses=64.0 + np.round(1024 * Draws(f"{JOIN}fine:lses").gauss(2, 2, 3, 2, sigma=2.0, bits=24)) / 1024,
     )
     yield merge(
         f"{JOIN}wide",
@@ -173,7 +174,7 @@ def _merges() -> Iterator[Draft]:
         "MERGE-1",
         parts=4,
         batch=(1,),
-        heads=4,
+        heads=2,
         q_len=3,
         d_v=128,
     )
@@ -194,7 +195,7 @@ def _empty(parts: int, gone: Any, nan: bool = False, name: str = "") -> dict[str
     hidden = np.zeros(lses.shape, bool)
     gone(hidden)
     lses[hidden] = -np.inf
-    outputs[hidden] = np.nan if nan else 0.0
+    outputs[hidden] = np.nan if nan else (0.0 if not hidden.all() else outputs[hidden])
     return {"parts": parts, "outputs": outputs, "lses": lses}
 
 
@@ -227,7 +228,7 @@ def _empty_parts() -> Iterator[Draft]:
         **_empty(3, some, nan=True, name="nan"),
     )
     yield merge(
-        f"{JOIN}all-empty", "Every part is empty: zeros and -inf.", "MERGE-4", **_empty(2, every, name="all")
+        f"{JOIN}all-empty", "Every part is empty, whatever its outputs hold: zeros and -inf.", "MERGE-4", **_empty(2, every, name="all")
     )
     bad = Draws(f"{JOIN}nan-lse").gauss(2, 2, 3, 2)
     bad[0, 0, 1, 0] = np.nan

@@ -323,10 +323,10 @@ def _writes() -> Iterator[Draft]:
 
 
 def _sizes() -> Iterator[Draft]:
-    for name, size, lengths, width in (
-        ("pages-of-16", 16, (129, 17, 64), 64),
-        ("pages-of-256", 256, (257, 129), 64),
-        ("pages-of-64-wide", 64, (130, 65, 1), 128),
+    for name, size, lengths, width, kv_heads in (
+        ("pages-of-16", 16, (129, 17, 64), 32, 2),
+        ("pages-of-256", 256, (257, 3), 16, 1),
+        ("pages-of-64", 64, (65, 1), 64, 1),
     ):
         yield page(
             f"{OF}{name}",
@@ -336,7 +336,7 @@ def _sizes() -> Iterator[Draft]:
             lengths=lengths,
             size=size,
             heads=4,
-            kv_heads=2,
+            kv_heads=kv_heads,
             q_len=1,
             d_k=width,
             d_v=width,
