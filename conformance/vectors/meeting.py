@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from conformance.names import DTYPES, FEATURES, MHA, MHA_VJP, SDPA, SDPA_VJP
 from conformance.vectors.case import Case
 
-MEETING = tuple(name for name in FEATURES if name not in ("validation", "strict_masking"))
-"""The features that are options, or shapes and masks that act like one."""
+MEETING = tuple(
+    name for name in FEATURES if name not in ("validation", "strict_masking", "segments", "grad_lse")
+)
+"""The features that are options, or shapes and masks that act like one; segments and grad_lse have chapters."""
 BACKWARD = tuple(name for name in MEETING if name not in ("return_weights", "return_lse"))
 WORDS: Mapping[str, str] = {
     SDPA: "attention",

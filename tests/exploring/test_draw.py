@@ -30,8 +30,8 @@ def digest(claims: Claims, seed: int, count: int) -> str:
 
 
 PINNED = {
-    "small": "b05008ff0464ea86acf94898d4ddd0f9a5ce7326627bc776ef0d1ad13b29eb5b",
-    "kernel": "0d4b013d2bd9d1026fab9583f3e9fe7f02c39c452716e5fda27e830eb004cafb",
+    "small": "5e43257710442ac4d03c8dd56feb166e02cefb206338f7ef30cd75edf69001bf",
+    "kernel": "a4fc6cd6ef2c8615792e0590812a8010defd8ab31d747e48ad4ae44a38f6e7ce",
 }
 """Tokens and arrays of some cases of seed 7; whoever changes the draw changes them, and says so in the changelog."""
 
