@@ -53,7 +53,16 @@ def test_the_schema_names_what_the_suite_names() -> None:
     assert definitions["floating"]["enum"] == list(DTYPES)
     assert definitions["operation"]["enum"] == list(OPERATIONS)
     assert definitions["feature"]["enum"] == list(FEATURES)
-    others = {GRADIENT, "grad_lse", "mask", "attn_bias", "q_offset", "kv_lengths", "q_segments", "kv_segments"}
+    others = {
+        GRADIENT,
+        "grad_lse",
+        "mask",
+        "attn_bias",
+        "q_offset",
+        "kv_lengths",
+        "q_segments",
+        "kv_segments",
+    }
     assert set(definitions["operand"]["enum"]) == {*OPERANDS, *others}
     assert definitions["run"]["properties"]["options"]["propertyNames"]["enum"] == list(OPTIONS)
     assert definitions["started"]["properties"]["accuracy"]["enum"] == list(POLICIES)
