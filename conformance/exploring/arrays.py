@@ -228,7 +228,9 @@ def visible(recipe: Recipe, inputs: Mapping[str, Array]) -> Array:
     slots = np.arange(recipe.kv_len)
     shown: Array = ((slots >= first[..., None]) & (slots < end[..., None]))[:, None]
     if recipe.segments:
-        of_query, of_key = (x.reshape(-1, x.shape[-1]) for x in segments(recipe))
+        of_query, of_key = (
+            x.reshape(1 if x.ndim == 1 else recipe.entries, x.shape[-1]) for x in segments(recipe)
+        )
         shown = shown & (of_query[:, :, None] == of_key[:, None, :])[:, None]
     for name in ("mask", "attn_bias"):
         if name in inputs:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from conformance.names import DENSE, DTYPES, FEATURES, MHA, MHA_VJP, OPERATION_FEATURES, SDPA, SDPA_VJP
 from conformance.vectors.case import Case
 
-_NONE = ("validation", "strict_masking", *OPERATION_FEATURES.values())
+_NONE = ("validation", "strict_masking", "segments", "grad_lse", *OPERATION_FEATURES.values())
 MEETING = tuple(name for name in FEATURES if name not in _NONE)
-"""The features that are options, or shapes and masks that act like one."""
+"""The features that are options, or shapes and masks that act like one; segments and grad_lse have chapters."""
 BACKWARD = tuple(name for name in MEETING if name not in ("return_weights", "return_lse"))
 WORDS: Mapping[str, str] = {
     SDPA: "attention",

@@ -30,8 +30,8 @@ def digest(claims: Claims, seed: int, count: int) -> str:
 
 
 PINNED = {
-    "small": "835afcdc2c1989fd3792b2c71d5315379c90d762069203f6f7a730202c7b048b",
-    "kernel": "6c216cdd8f5e07e23164d4e88c368a253b9eb85aa9f3e75bde42f367aaefdc5f",
+    "small": "5e43257710442ac4d03c8dd56feb166e02cefb206338f7ef30cd75edf69001bf",
+    "kernel": "a4fc6cd6ef2c8615792e0590812a8010defd8ab31d747e48ad4ae44a38f6e7ce",
 }
 """Tokens and arrays of some cases of seed 7; whoever changes the draw changes them, and says so in the changelog."""
 

@@ -53,8 +53,8 @@ def test_the_schema_names_what_the_suite_names() -> None:
     assert definitions["floating"]["enum"] == list(DTYPES)
     assert definitions["operation"]["enum"] == list(OPERATIONS)
     assert definitions["feature"]["enum"] == list(FEATURES)
-    others = {GRADIENT, "mask", "attn_bias", "q_offset", "kv_lengths", "lses", *SERVING_OPERANDS}
-    integers = {"q_starts", "kv_starts", "page_table", "slots"}
+    others = {GRADIENT, "grad_lse", "mask", "attn_bias", "q_offset", "kv_lengths", "lses", *SERVING_OPERANDS}
+    integers = {"q_segments", "kv_segments", "q_starts", "kv_starts", "page_table", "slots"}
     assert set(definitions["operand"]["enum"]) == {*OPERANDS, *others, *integers}
     assert definitions["run"]["properties"]["options"]["propertyNames"]["enum"] == [*OPTIONS, "value_dim"]
     assert definitions["started"]["properties"]["accuracy"]["enum"] == list(POLICIES)
