@@ -72,8 +72,8 @@ def scaled_dot_product_attention(
         lengths = kv_lengths.reshape(-1)
         mods.append(lambda b, h, i, j: j < lengths[b])
     if q_segments is not None:
-        of_q = q_segments.expand(*batch, q_len).reshape(-1, q_len)
-        of_kv = kv_segments.expand(*batch, kv_len).reshape(-1, kv_len)
+        of_q = q_segments.expand(*batch, q_len).reshape(q.shape[0], q_len)
+        of_kv = kv_segments.expand(*batch, kv_len).reshape(q.shape[0], kv_len)
         mods.append(lambda b, h, i, j: of_q[b, i] == of_kv[b, j])
     added = None if attn_bias is None else whole(attn_bias, query, kv_len).float()
     output, lse = _attended(q, k, v, mods, added, scale, softcap)
