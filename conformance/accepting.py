@@ -73,10 +73,10 @@ class _Compiler:
         return kinds[0] if len(kinds) == 1 else lambda x: any(kind(x) for kind in kinds)
 
     def _enum_of(self, values: list[Any], _: Any) -> Check:
-        if not all(isinstance(x, str) for x in values):
-            raise UnknownKeywordError("enum of other things than strings")
+        if not all(isinstance(x, str | int) and not isinstance(x, bool) for x in values):
+            raise UnknownKeywordError("enum of other things than strings and whole numbers")
         known = frozenset(values)
-        return lambda x: isinstance(x, str) and x in known
+        return lambda x: isinstance(x, str | int | float) and not isinstance(x, bool) and x in known
 
     def _const_of(self, value: Any, _: Any) -> Check:
         return self._enum_of([value], _)

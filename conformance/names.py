@@ -52,6 +52,7 @@ OPTION_FEATURES = (
     "return_lse",
     "cache",
     "segments",
+    "grad_lse",
 )
 DEFAULT_FEATURES = ("gqa", "value_dim", "broadcast", "empty")
 """Claimed by every target that does not say otherwise: they need no option of their own."""

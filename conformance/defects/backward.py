@@ -26,7 +26,7 @@ def compute_gradients(s: Any, c: Call) -> dict[str, Array]:
 
     gradient = s.head_gradient(c)
     products = s.products(c, gradient, value, visible)
-    delta = s.delta(c, weights, products, gradient, heads)
+    delta = s.less_lse(c, s.delta(c, weights, products, gradient, heads))
     logits = s.grad_logits(c, weights, products, delta, visible)
     scores = s.grad_scores(c, logits, s.slope(c, scaled))
     found = {
@@ -66,6 +66,11 @@ def head_gradient(c: Call) -> Array:
     return through
 
 
+def less_lse(c: Call, delta: Array) -> Any:
+    """Delta less the cotangent of the lse (GRAD-16)."""
+    return delta if c.grad_lse is None else delta - c.widen(c.grad_lse)[..., None]
+
+
 def slope(c: Call, scaled: Array) -> Any:
     """The derivative of the softcap (GRAD-7)."""
     if c.softcap is None:
@@ -95,8 +100,9 @@ def grad_bias(c: Call, logits: Array) -> Array:
 
 
 def grad_sinks(c: Call, lse: Array, delta: Array, visible: Array) -> Array:
-    """Minus the sink's weight times Delta, empty rows left out (GRAD-8)."""
-    some = visible.any(axis=-1)
+    """Minus the sink's weight times Delta; an empty row has the cotangent of its lse alone (GRAD-8, GRAD-16)."""
+    some = np.isfinite(lse)
+    delta = np.where(visible.any(axis=-1, keepdims=True), delta, less_lse(c, np.zeros_like(delta)))
     weight = np.where(some, np.exp(c.widen(c.sinks)[:, None] - np.where(some, lse, c.wide(0))), c.wide(0))
     summed: Array = -(weight * delta[..., 0]).sum(axis=-1)
     return summed.sum(axis=tuple(range(len(c.batch))))

@@ -19,6 +19,7 @@ class Call:
     key: Array
     value: Array
     grad_output: Any = None
+    grad_lse: Any = None
     w_q: Any = None
     w_k: Any = None
     w_v: Any = None

@@ -103,6 +103,18 @@ CHECKS = (
         "GRAD-14",
         lambda c: c.grad_output is not None and c.grad_output.shape != c.output_shape,
     ),
+    Check(
+        "grad_lse without gradients",
+        "GRAD-14",
+        lambda c: c.grad_lse is not None and c.grad_output is None,
+    ),
+    Check(
+        "grad_lse dtype",
+        "GRAD-14",
+        lambda c: c.grad_lse is not None and c.grad_lse.dtype not in (c.dtype, np.dtype(c.wide)),
+        TypeError,
+    ),
+    Check("grad_lse shape", "GRAD-14", lambda c: not _is(c.grad_lse, *c.logits_shape[:-1])),
     Check("half a past", "CACHE-5", lambda c: (c.past_key is None) != (c.past_value is None)),
     Check("past", "SHAPE-5", lambda c: not _is(c.past_key, *c.batch, c.kv_heads, c.past, c.d_k)),
     Check("past values", "SHAPE-5", lambda c: not _is(c.past_value, *c.batch, c.kv_heads, c.past, c.d_v)),

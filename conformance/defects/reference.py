@@ -19,6 +19,7 @@ from conformance.defects.backward import (
     grad_projection,
     grad_sinks,
     head_gradient,
+    less_lse,
     slope,
 )
 from conformance.defects.call import Call
@@ -69,6 +70,7 @@ class Steps:
     head_gradient: Step  # c -> gradient of the heads, [..., H, q_len, d_v]
     products: Step  # c, gradient, value, visible -> dP, [..., H, q_len, kv_len]
     delta: Step  # c, weights, products, gradient, heads -> Delta, [..., H, q_len, 1]
+    less_lse: Step  # c, delta -> Delta less the cotangent of the lse, [..., H, q_len, 1]
     grad_logits: Step  # c, weights, products, delta, visible -> dL, [..., H, q_len, kv_len]
     slope: Step  # c, scaled -> 1 - tanh^2, or 1
     grad_scores: Step  # c, dL, slope -> dX
@@ -275,6 +277,7 @@ REFERENCE = Steps(
         visible, gradient @ value.swapaxes(-1, -2), c.wide(0)
     ),
     delta=lambda c, weights, products, gradient, heads: (weights * products).sum(axis=-1, keepdims=True),
+    less_lse=less_lse,
     grad_logits=lambda c, weights, products, delta, visible: weights * (products - delta),
     slope=slope,
     grad_scores=lambda c, logits, slope: logits * slope,

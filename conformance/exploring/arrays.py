@@ -53,7 +53,7 @@ def options(recipe: Recipe) -> dict[str, Any]:
             found[name] = getattr(recipe, name)
     if recipe.weights:
         found["return_weights"] = True
-    if recipe.lse:
+    if recipe.lse and not recipe.gradients:
         found["return_lse"] = True
     return found
 
@@ -85,6 +85,8 @@ def shapes_of(recipe: Recipe) -> dict[str, tuple[int, ...]]:
         last = (*r.batch, r.heads, r.q_len, r.d_v)
     if r.gradients:
         shapes["grad_output"] = last
+        if r.lse:
+            shapes["grad_lse"] = (*r.batch, r.heads, r.q_len)
     if r.past:
         shapes["past_key"] = (*r.batch, r.groups, r.past, r.d_k)
         shapes["past_value"] = (*r.batch, r.groups, r.past, r.d_v)

@@ -15,7 +15,8 @@ ON: dict[str, Callable[[Recipe], object]] = {
     "window": lambda r: r.window is not None, "kv_lengths": lambda r: r.lengths is not None,
     "scale": lambda r: r.scale is not None, "softcap": lambda r: r.softcap is not None, "sinks": lambda r: r.sinks,
     "segments": lambda r: r.segments,
-    "returned": lambda r: r.weights or r.lse, "cache": lambda r: r.past, "gqa": lambda r: r.groups < r.heads,
+    "returned": lambda r: r.weights or (r.lse and not r.gradients), "grad_lse": lambda r: r.lse and r.gradients,
+    "cache": lambda r: r.past, "gqa": lambda r: r.groups < r.heads,
     "value_dim": lambda r: r.d_k != r.d_v, "several": lambda r: r.entries > 1,
 }  # fmt: skip
 """Option -> whether a recipe has it."""

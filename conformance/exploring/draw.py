@@ -18,7 +18,7 @@ PATHS = ("one", "few", "chunk", "square", "long")
 """How queries and keys stand to each other: kernels have a path of their own for each."""
 OPTIONS = (
     "mask", "attn_bias", "is_causal", "window", "kv_lengths", "scale", "softcap", "sinks",
-    "segments", "returned", "cache", "gqa", "value_dim", "several",
+    "segments", "grad_lse", "returned", "cache", "gqa", "value_dim", "several",
 )  # fmt: skip
 """What is met pairwise on each path; `several` is a batch of entries that differ."""
 SERVED = ("window", "kv_lengths", "attn_bias", "mask", "softcap", "sinks", "is_causal", "gqa", "several")
@@ -45,6 +45,7 @@ class Claims:
             "returned": not operation.endswith("_vjp")
             and bool({"return_weights", "return_lse"} & self.features),
             "window": {"window", "q_offset"} <= self.features,
+            "grad_lse": operation.endswith("_vjp") and "grad_lse" in self.features,
         }
         return tuple(name for name in OPTIONS if known.get(name, name in self.features))
 
@@ -260,6 +261,8 @@ def _optional(claims: Claims, recipe: Recipe, options: set[str], path: str, dice
     if "returned" in options:
         weights = "return_weights" in features and dice.chance(60)
         r = replace(r, weights=weights, lse="return_lse" in features and (not weights or dice.chance(60)))
+    if "grad_lse" in options:
+        r = replace(r, lse=True)
     if r.layer:
         r = replace(r, biases="".join(letter for letter in "qkvo" if dice.chance(50)))
     return r
@@ -377,7 +380,8 @@ def needs(recipe: Recipe) -> frozenset[str]:
     options: dict[str, object] = {
         "mask": r.mask, "attn_bias": r.bias, "is_causal": r.causal, "q_offset": r.offset is not None,
         "window": r.window is not None, "kv_lengths": r.lengths is not None, "scale": r.scale is not None,
-        "softcap": r.softcap is not None, "sinks": r.sinks, "return_weights": r.weights, "return_lse": r.lse,
+        "softcap": r.softcap is not None, "sinks": r.sinks, "return_weights": r.weights,
+        "return_lse": r.lse and not r.gradients, "grad_lse": r.lse and r.gradients,
         "cache": r.past, "segments": r.segments, "gqa": r.groups < r.heads, "value_dim": r.d_v != r.d_k,
         "broadcast": any(_broadcasts(r, words) for words in (r.mask, r.bias) if words),
         "empty": has_empty(r), "strict_masking": r.poison == "s" or (bool(r.poison) and r.gradients),

@@ -48,7 +48,7 @@ class Recipe:
     bias: str = ""
     segments: str = ""  # whose numbers they are, dash, kind: `b-s` one row for each entry; `-u` for all
     weights: bool = False
-    lse: bool = False
+    lse: bool = False  # returned; of gradients: its cotangent is given
     data: tuple[tuple[str, str], ...] = ()  # operand -> family, where it is not the usual one
     poison: str = ""  # NaN in what must not be read: `n` behind the lengths, `s` behind all that hides
     memory: tuple[tuple[str, str], ...] = ()  # operand -> how it lies in memory
@@ -112,7 +112,7 @@ _LETTERS = {
     "segments": "e", "weights": "y", "lse": "l", "data": "D", "poison": "N", "memory": "M", "again": "A", "stream": "r",
 }  # fmt: skip
 _OPERANDS = {
-    "query": "q", "key": "k", "value": "v", "grad_output": "g", "past_key": "y", "past_value": "z",
+    "query": "q", "key": "k", "value": "v", "grad_output": "g", "grad_lse": "l", "past_key": "y", "past_value": "z",
     "sinks": "s", "attn_bias": "a", "mask": "m", "weights": "w", "biases": "b",
 }  # fmt: skip
 """Operands that a recipe says something of; the weights of a layer are one, and so are its biases."""

@@ -16,7 +16,7 @@ OFF: dict[str, dict[str, Any]] = {
     "attn_bias": {"bias": ""}, "mask": {"mask": ""}, "cache": {"past": 0}, "kv_lengths": {"lengths": None},
     "segments": {"segments": ""},
     "window": {"window": None}, "is_causal": {"causal": False}, "q_offset": {"offset": None},
-    "biases": {"biases": ""},
+    "biases": {"biases": ""}, "grad_lse": {"lse": False},
 }  # fmt: skip
 """Option -> the fields that leave it out."""
 
@@ -27,6 +27,7 @@ def given(recipe: Recipe) -> list[str]:
         name
         for name, fields in OFF.items()
         if any(getattr(recipe, field) != value for field, value in fields.items())
+        and name != ("return_lse" if recipe.gradients else "grad_lse")
     ]
 
 
@@ -45,6 +46,7 @@ def mended(r: Recipe) -> Recipe:
     if (r.causal or r.window is not None) and r.offset is None and r.q_len != r.kv_len:
         r = replace(r, offset=r.kv_len - r.q_len)
     there = {"query", "key", "value"} | ({"grad_output"} if r.gradients else set())
+    there |= {"grad_lse"} if r.gradients and r.lse else set()
     there |= {"past_key", "past_value"} if r.past else set()
     there |= {"sinks"} if r.sinks else set()
     there |= {"weights"} if r.layer else set()

@@ -24,8 +24,9 @@ CHAPTER = "explore"
 COVERS = {
     "mask": "MASK-1", "attn_bias": "ATT-7", "is_causal": "MASK-6", "q_offset": "MASK-8", "window": "MASK-10",
     "kv_lengths": "MASK-12", "scale": "ATT-4", "softcap": "ATT-5", "sinks": "ATT-12",
-    "return_weights": "ATT-13", "return_lse": "ATT-14", "cache": "CACHE-1", "segments": "MASK-17", "gqa": "HEAD-2",
+    "return_weights": "ATT-13", "return_lse": "ATT-14", "cache": "CACHE-1", "gqa": "HEAD-2",
     "value_dim": "SHAPE-3", "broadcast": "SHAPE-8", "empty": "MASK-3", "strict_masking": "MASK-5",
+    "segments": "MASK-17", "grad_lse": "GRAD-16",
 }  # fmt: skip
 """The requirement that each feature stands for."""
 WHOLE = 2**20

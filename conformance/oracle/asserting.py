@@ -54,6 +54,7 @@ def expected(
     rows: Rows = None,
     operation: str = SDPA,
     grad_output: Any = None,
+    grad_lse: Any = None,
     **options: Any,
 ) -> Expected:
     """What a call is to give, and the tolerance of the specification for each number.
@@ -68,6 +69,7 @@ def expected(
         rows: None for every query row that can be afforded, a number of rows, or a list of them.
         operation: one of the four operations.
         grad_output: the cotangent, for an operation that ends in `_vjp`.
+        grad_lse: the cotangent of the lse, (..., H, q_len), where there is one.
         **options: those of the operation, by name; of a layer the weights too.
 
     Raises:
@@ -77,7 +79,7 @@ def expected(
     """
     _check_policy(policy)
     asked = None if dtype is None else dtype_asked(dtype)
-    call = given(operation, query, key, value, grad_output, options, rows)
+    call = given(operation, query, key, value, grad_output, {**options, "grad_lse": grad_lse}, rows)
     found = _certified(call, asked or call.dtype, policy)
     if not found.case.judged(found.dtype, found.case.policy(found.dtype, policy)):
         raise UnjudgedError(found.unjudged(policy))
@@ -105,6 +107,7 @@ def assert_conforms(
     rows: Rows = None,
     operation: str = SDPA,
     grad_output: Any = None,
+    grad_lse: Any = None,
     **options: Any,
 ) -> CallJudgement:
     """Asserts that a result is as close to the exact one as the specification asks.
@@ -119,6 +122,7 @@ def assert_conforms(
         rows: the query rows to judge.
         operation: what was called.
         grad_output: the cotangent.
+        grad_lse: the cotangent of the lse.
         **options: of the call, by name.
 
     Returns:
@@ -131,7 +135,7 @@ def assert_conforms(
     """
     __tracebackhide__ = True
     _check_policy(policy)
-    call = given(operation, query, key, value, grad_output, options, rows)
+    call = given(operation, query, key, value, grad_output, {**options, "grad_lse": grad_lse}, rows)
     try:
         outputs = _outputs(got, call)
     except (UnreadableError, NoSuchGradientError) as error:

@@ -36,6 +36,10 @@ def _gradients(
     weights = heads.exponentials / heads.totals
     products = (head @ _turned(heads.value)).where(problem.visible)
     delta = (weights * products).total(keepdims=True)
+    if "grad_lse" in problem.inputs:
+        delta = delta - kind.of(
+            np.where(np.isfinite(a.lse), finite(problem.inputs["grad_lse"]), 0.0)[..., None]
+        )
     logits = weights * (products - delta)
     found: dict[str, Number] = {}
     if heads.sinks is not None:

@@ -13,7 +13,7 @@ from conformance.judging.verdict import Judgement
 from conformance.names import POLICIES
 from conformance.oracle.second import Second
 from conformance.oracle.tiers import First
-from conformance.vectors.case import Array, Case, Golden
+from conformance.vectors.case import Array, Case, Golden, held_in
 from conformance.vectors.generate.build import UnjudgedDraftError, build
 from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.problem import pose
@@ -185,7 +185,11 @@ def certify(
         name, NOTE, (), operation, widened, dict(options), rows=rows, only=(dtype,), dtype_of=dtype_of or {}
     )
     tier = first(dtype)
-    inexact = [key for key, array in widened.items() if _changes(array, (dtype_of or {}).get(key, dtype))]
+    inexact = [
+        key
+        for key, array in widened.items()
+        if _changes(array, (dtype_of or {}).get(key) or held_in(key, dtype))
+    ]
     if inexact:
         raise ValueError(
             f"{', '.join(inexact)} has numbers that {dtype} does not hold: round first, "

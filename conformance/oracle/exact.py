@@ -87,6 +87,8 @@ def of_head(problem: Problem, head: int) -> Problem:
             inputs[name] = inputs[name][:, key]
     if "sinks" in inputs:
         inputs["sinks"] = inputs["sinks"][query]
+    if "grad_lse" in inputs:
+        inputs["grad_lse"] = inputs["grad_lse"][:, query]
     return replace(
         problem,
         inputs=inputs,

@@ -16,9 +16,10 @@ from conformance.oracle.wanted import HINTS, wanted
 from conformance.running.nearest import nearest
 from conformance.vectors.case import Array
 
+GRAD_LSE = "grad_lse"
 ARRAYS = (
     *("mask", "attn_bias", "kv_lengths", "q_segments", "kv_segments", "sinks", "past_key", "past_value"),
-    *(*WEIGHTS, *BIASES),
+    *(*WEIGHTS, *BIASES, GRAD_LSE),
 )
 """Options that are arrays; q_offset may be one."""
 
@@ -99,6 +100,11 @@ def _check_names(operation: str, grad_output: Any, options: Mapping[str, Any]) -
         )
     layer, backward = operation in (MHA, MHA_VJP), operation in (SDPA_VJP, MHA_VJP)
     known = (*OPTIONS, *WEIGHTS, *BIASES) if layer else OPTIONS
+    known = (*known, GRAD_LSE)
+    if not backward and options.get(GRAD_LSE) is not None:
+        raise ValueError(
+            f"{GRAD_LSE} is given but {operation} has no gradients: say operation={operation + '_vjp'!r}"
+        )
     for name in options:
         if name not in known:
             hint = f"; {HINTS[name]}" if name in HINTS else nearest(name, known)

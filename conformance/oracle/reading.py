@@ -11,7 +11,7 @@ from conformance.running.arrays import UnreadableError, describe, take
 from conformance.running.words import first_line
 from conformance.vectors.case import Array
 
-FLOATING = (*OPERANDS, "grad_output", "attn_bias")
+FLOATING = (*OPERANDS, "grad_output", "grad_lse", "attn_bias")
 """Arguments whose dtype counts, so that a list will not do."""
 
 

@@ -106,6 +106,8 @@ def _tail(name: str, rank: int, x: Array) -> int:
         return 0
     if name.endswith("_segments"):
         return 1
+    if name == "grad_lse":
+        return 2
     if name == "sinks":
         return 1
     return min(3, x.ndim)
@@ -116,7 +118,7 @@ def _of_group(part: Part, group: int, share: int) -> Part:
     first = group * share
 
     def cut(name: str, x: Array) -> Array:
-        axis = 0 if name == "sinks" else -2 if name == "lse" else -3
+        axis = 0 if name == "sinks" else -2 if name in ("lse", "grad_lse") else -3
         if x.ndim < -axis or name in ("kv_lengths", "q_offset", "q_segments", "kv_segments"):
             return x
         if name in ("key", "value", "past_key", "past_value", "present_key", "present_value"):

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from conformance.defects.call import Call
 from conformance.dtypes import dtype_name
 from conformance.names import DTYPES, OPERANDS
@@ -103,6 +105,15 @@ WANTED: dict[str, Callable[[Call], str]] = {
     ),
     "grad_output shape": lambda c: (
         f"grad_output has shape {c.grad_output.shape} but that of the output, {c.output_shape}, is wanted"
+    ),
+    "grad_lse without gradients": lambda c: (
+        f"grad_lse is given but {c.operation} has no gradients: {c.operation}_vjp is wanted"
+    ),
+    "grad_lse dtype": lambda c: (
+        f"grad_lse is {dtype_name(c.grad_lse.dtype)} but {dtype_name(np.dtype(c.wide))} is wanted, as of the lse"
+    ),
+    "grad_lse shape": lambda c: (
+        f"grad_lse has shape {c.grad_lse.shape} but that of the lse, {c.logits_shape[:-1]}, is wanted"
     ),
     "half a past": lambda c: "one of past_key and past_value is given but both or none are wanted",
     "mask dtype": _mask_dtype,

@@ -68,6 +68,7 @@ class Hello:
     features_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Operation -> its features, of an operation that supports fewer than `features`."""
     causal_alignment: str = TOP_LEFT  # where it puts the queries of a call without `q_offset`
+    lse_base: str = "e"  # what its log-sum-exp is the logarithm to; or "2"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", shorten(self.name))

@@ -16,6 +16,7 @@ AXES = {
     **dict.fromkeys(("query", "key", "value", "grad_output", "output", "past_key", "past_value"), 3),
     **dict.fromkeys(("present_key", "present_value", "weights"), 3),
     "lse": 2,
+    "grad_lse": 2,
     **dict.fromkeys(("q_segments", "kv_segments"), 1),
     **dict.fromkeys(("q_offset", "kv_lengths"), 0),
 }

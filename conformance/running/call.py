@@ -36,7 +36,17 @@ MISFITS = (
 """What libraries say of shapes that do not go together."""
 NO_TENSOR = ("axes don't match array", "'numpy.ndarray' object has no", "'int' object is not callable")
 """What NumPy says of `x.transpose(-1, -2)`, `x.softmax(-1)` and `x.size(-1)`."""
-PLAIN = ("query", "key", "value", "scale", "is_causal", "return_lse", "return_weights", "grad_output")
+PLAIN = (
+    "query",
+    "key",
+    "value",
+    "scale",
+    "is_causal",
+    "return_lse",
+    "return_weights",
+    "grad_output",
+    "grad_lse",
+)
 """Arguments that say nothing of shapes beyond those of the operands."""
 WRITABLE = ("numpy", "torch")
 """Array types whose arrays show what is written to the memory that they were made of."""
@@ -139,7 +149,7 @@ def _refusal(target: Target, operation: str, names: tuple[str, ...]) -> str:
     how = target.calls[operation]
     if how.any_option:
         return ""
-    missing = [name for name in names if name in OPTIONS and name not in how.options]
+    missing = [name for name in names if name in (*OPTIONS, "grad_lse") and name not in how.options]
     return f"{operation} does not take {', '.join(missing)}" if missing else ""
 
 

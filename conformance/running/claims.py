@@ -48,7 +48,8 @@ class Call:
         cache = {"cache"} if {"past_key", "past_value"} <= taken else set()
         segments = {"segments"} if {"q_segments", "kv_segments"} <= taken else set()
         parts = {"past_key", "past_value", "q_segments", "kv_segments"}
-        return (set(OPTIONS) & taken) - parts | cache | segments | set(DEFAULT_FEATURES)
+        of_lse = {"grad_lse"} & taken
+        return (set(OPTIONS) & taken) - parts | cache | segments | of_lse | set(DEFAULT_FEATURES)
 
 
 def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Call:
@@ -98,6 +99,7 @@ def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Ca
             f"it needs {', '.join((*arrays, *layer))} by these names"
         )
     passed = {*given, *positions, *OPTIONS, *(BIASES if layer else ())}
+    passed |= {"grad_lse"} if operation.endswith("_vjp") else set()
     strange = [name for name in by_name if name not in passed and not name.startswith("_")]
     return Call(function, by_keyword, frozenset(by_name), catches_all, _notes(label, strange, parameters))
 
@@ -172,6 +174,7 @@ def _notes(label: str, strange: list[str], parameters: Mapping[str, Parameter]) 
 
 ATTRIBUTES = (
     *("features", "dtypes", "layout", "accuracy", "causal_alignment", "rank", "array_type", "device"),
+    "lse_base",
     *("asarray", "to_numpy", "name", "version", "based_on"),
 )
 """What a target says of itself."""
@@ -184,6 +187,7 @@ SAID: dict[str, Collection[Any]] = {
     "accuracy": POLICIES,
     "causal_alignment": ALIGNMENTS,
     "rank": (RANK,),
+    "lse_base": (2, "e"),
     "array_type": ("numpy", "torch", "jax", "array-api-strict"),
 }
 """Those that a file may say for each function and class in it, and the words of the suite."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from conformance.errors import UsageError
 from conformance.running.answer import Answer, Hello, Question
+from conformance.running.base import NATURAL, answered, asked
 from conformance.running.process import DiedError, Process, TimedOutError
 from conformance.running.protocol import (
     WRITE_ONE,
@@ -42,6 +43,7 @@ class Isolated:
         self._command, self._source, self._timeout, self._echo = command, source, timeout, echo
         self._group: frozenset[str] = frozenset()
         self._allowance = 0.0
+        self._base = NATURAL
         self._broken = ""  # why it cannot be started (again)
         self._process: Process | None = None
         self._starting = threading.Lock()  # held while a process is made, so that none is made after the end
@@ -64,7 +66,9 @@ class Isolated:
             process = self._process = Process(self._command, self._echo)
             self._allowance = FIRST_CASE_SECONDS
         try:
-            return parse_hello(process.ask(encode(start_message()), START_SECONDS), self._source)
+            hello = parse_hello(process.ask(encode(start_message()), START_SECONDS), self._source)
+            self._base = hello.lse_base
+            return hello
         except ProtocolError as error:
             process.kill()
             raise UsageError(
@@ -87,12 +91,12 @@ class Isolated:
         process = self._ready(question)
         if process is None:
             return Answer("crash", self._broken)
-        line = encode(run_message(question))
+        line = encode(run_message(asked(question, self._base)))
         allowed = self._timeout + self._allowance
         self._allowance = 0.0
         began = time.perf_counter()
         try:
-            answer = parse_answer(process.ask(line, allowed), question.case.id)
+            answer = answered(parse_answer(process.ask(line, allowed), question.case.id), self._base)
         except DiedError as error:
             answer = Answer("crash", str(error))
         except TimedOutError:

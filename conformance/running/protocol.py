@@ -17,6 +17,7 @@ from conformance.names import DTYPES, FEATURES, OPERATIONS, POLICIES
 from conformance.reading import Validator, flaw, strict_json, utf8
 from conformance.resources import schema
 from conformance.running.answer import MOST_ENTRIES, TOP_LEFT, Answer, Hello, Question
+from conformance.running.base import BINARY, NATURAL
 from conformance.running.nearest import known
 from conformance.running.words import first_line, shorten
 from conformance.vectors.case import Array
@@ -188,6 +189,8 @@ def hello_message(hello: Hello) -> Message:
     optional: Message = {"features_of": {name: list(those) for name, those in hello.features_of.items()}}
     if hello.causal_alignment != TOP_LEFT:
         optional["causal_alignment"] = hello.causal_alignment
+    if hello.lse_base == BINARY:
+        optional["lse_base"] = 2
     return {
         **{name: value for name, value in optional.items() if value},
         "name": hello.name,
@@ -234,6 +237,7 @@ def parse_hello(line: bytes, source: str) -> Hello:
             name: in_order(those, FEATURES) for name, those in message.get("features_of", {}).items()
         },
         causal_alignment=message.get("causal_alignment", TOP_LEFT),
+        lse_base=str(message.get("lse_base", NATURAL)),
     )
 
 

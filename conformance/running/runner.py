@@ -14,6 +14,8 @@ from conformance.names import POLICIES
 from conformance.running.again import Again
 from conformance.running.answer import Answer, AnswerKind, Hello, Question
 from conformance.running.arrays import AGAIN
+from conformance.running.base import answered as in_natural
+from conformance.running.base import asked as in_base
 from conformance.running.baseline import Baseline
 from conformance.running.call import call
 from conformance.running.changes import alike, changed
@@ -168,7 +170,8 @@ class InProcess:
 
     def ask(self, question: Question) -> Answer:
         """The answer to a question."""
-        case = question.case
+        base = self._target.hello.lse_base
+        case = in_base(question, base).case
         began = time.perf_counter()
         answer = call(
             self._target,
@@ -179,7 +182,7 @@ class InProcess:
             case.repeat,
             previous=self._previous,
         )
-        return replace(answer, seconds=time.perf_counter() - began)
+        return replace(in_natural(answer, base), seconds=time.perf_counter() - began)
 
     def kill(self) -> None:
         """Nothing is left to end."""

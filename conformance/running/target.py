@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import math
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,7 @@ from conformance.names import DEFAULT_FEATURES, DTYPES, FEATURES, OPERATIONS, PO
 from conformance.resources import checkout_project, current_folder
 from conformance.running.answer import ALIGNMENTS, TOP_LEFT, Hello
 from conformance.running.arrays import giver, library, take
+from conformance.running.base import BINARY, NATURAL
 from conformance.running.batch import RANK
 from conformance.running.claims import (
     DECLARE,
@@ -259,6 +261,12 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
         raise UsageError(
             f"{source}: rank must be {RANK}, or left out for a target of any rank, got {rank!r:.80}"
         )
+    lse_base = own_word("lse_base")
+    if not (lse_base is None or lse_base in (2, math.e, NATURAL, BINARY)) or isinstance(lse_base, bool):
+        raise UsageError(
+            f"{source}: lse_base must be 2, or 'e' for natural logarithms, got {lse_base!r:.80}; "
+            "it is what the returned log-sum-exp is the logarithm to"
+        )
     based_on = _word(own_word("based_on"), "based_on", source)
     if based_on is not None:
         known(f"based_on of {source}:", based_on, BASES)
@@ -284,6 +292,7 @@ def _adopt(found: Any, source: str, operation: str | None, device: str | None, n
                 if those != features
             },
             causal_alignment=alignment,
+            lse_base=BINARY if lse_base in (2, BINARY) else NATURAL,
             environment={} if own else _environment(array_type),
             notes=(
                 *((f"{source} is based on {based_on}: its answers are not its own",) if based_on else ()),

@@ -57,6 +57,7 @@ BOTH: Mapping[str, Mapping[str, int]] = {
     "attn_bias": {"head": -3, "query": -2, "key": -1},
     "weights": {"head": -3, "query": -2, "key": -1},
     "lse": {"head": -2, "query": -1},
+    "grad_lse": {"head": -2, "query": -1},
     "q_segments": {"query": -1},
     "kv_segments": {"key": -1},
     "sinks": {"head": -1},
@@ -143,7 +144,8 @@ def unlike(row: Row, again: Row, made: Variant, how: str = "", requirement: str 
 def _negated(case: Case) -> tuple[tuple[str, ...], frozenset[str]]:
     """Which inputs are given with the other sign, and which results have it then."""
     if case.operation in (SDPA_VJP, MHA_VJP):
-        return ("grad_output",), frozenset(case.expected)
+        given = tuple(name for name in ("grad_output", "grad_lse") if name in case.inputs)
+        return given, frozenset(case.expected)
     if case.operation == MHA:
         return tuple(name for name in ("w_o", "b_o") if name in case.inputs), frozenset({"output"})
     names = tuple(name for name in ("value", "past_value") if name in case.inputs)

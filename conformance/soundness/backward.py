@@ -28,8 +28,14 @@ def gradients(
         delta = (upstream * heads).sum(axis=-1, keepdims=True)
     else:
         delta = r.store(r.store(weights * products).sum(axis=-1, keepdims=True))
+    of_lse = None if c.grad_lse is None else r.store(c.grad_lse.astype(r.wide)[..., None])
+    if of_lse is not None and not r.style.apart:
+        delta = r.store(delta - of_lse)
     if r.style.apart:
         logits = r.store(r.store(weights * products) - r.store(weights * delta))
+        if of_lse is not None:
+            logits = r.store(logits + r.store(weights * of_lse))
+            delta = r.store(delta - of_lse)
     else:
         logits = r.store(weights * r.store(products - delta))
     scores = logits if steep is None else r.store(logits * r.store(1 - r.store(steep * steep)))
@@ -43,7 +49,8 @@ def gradients(
         found["attn_bias"] = _to_shape(r, logits, c.attn_bias.shape)
     if rows.sink is not None:
         share = r.store(r.function("exp", rows.sink - _finite(lse)[..., None]))  # [..., H, q_len, 1]
-        summed = np.where(rows.some, r.store(share * delta), r.wide(0))[..., 0].sum(axis=-1)
+        some = rows.some if of_lse is None else rows.counted
+        summed = np.where(some, r.store(share * delta), r.wide(0))[..., 0].sum(axis=-1)
         found["sinks"] = -summed.sum(axis=tuple(range(len(c.batch))))
     return found
 

@@ -66,7 +66,11 @@ def draft(
     drawn = _forward(name, rng, options, layer, significant, rng.choice(kv_lengths))
     if backward:
         kept = {key: value for key, value in drawn.options.items() if not key.startswith("return_")}
-        drawn = gradient(replace(drawn, options=kept), sigma=rng.choice(COTANGENTS), bits=significant)
+        of_lse = (
+            random.Random(f"{name}/lse").random() < 0.4
+        )  # apart, so that the other draws stay what they were
+        sigma = rng.choice(COTANGENTS)
+        drawn = gradient(replace(drawn, options=kept), sigma=sigma, bits=significant, lse=of_lse)
     drawn = _in_order(drawn, rng) if rng.random() < 0.25 else drawn
     return _one_exact(drawn, rng) if rng.random() < 0.5 else drawn
 

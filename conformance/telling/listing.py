@@ -91,6 +91,8 @@ def features() -> list[Entry]:
 def _claimed(feature: str) -> str:
     if feature == "cache":
         return "by taking past_key and past_value"
+    if feature == "grad_lse":
+        return "by taking grad_lse in a gradient"
     if feature == "segments":
         return "by taking q_segments and kv_segments"
     if feature in OPTION_FEATURES:

@@ -16,6 +16,7 @@ from conformance.defects.bank import (
     grad_factors,
     grad_formulas,
     grad_layer,
+    grad_lse,
     grad_masks,
     grad_own,
     grad_parts,
@@ -39,6 +40,7 @@ from conformance.defects.bank import (
     projections,
     reshapes,
     scale,
+    segments,
     sinks,
     softcap,
     softmax,
@@ -66,6 +68,7 @@ BANK: dict[str, tuple[Defect, ...]] = {
         causal,
         window,
         lengths,
+        segments,
         heads,
         projections,
         cache,
@@ -104,6 +107,7 @@ BANK: dict[str, tuple[Defect, ...]] = {
         grad_ends,
         grad_beside,
         grad_own,
+        grad_lse,
         validation,
     )
 }

@@ -31,7 +31,7 @@ DEFECTS = (
     ),
     Defect(
         "lse-in-base-two",
-        "Your lse is a logarithm to base 2.",
+        "Your lse is a logarithm to base 2: multiply it by ln 2, or say `lse_base = 2`.",
         ("ATT-14",),
         _lse(lambda c, x: x / x.dtype.type(np.log(2))),
         features=_ASKED,

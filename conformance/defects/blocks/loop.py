@@ -172,6 +172,7 @@ def split(
             lost = visible & np.isneginf(maxima).all(axis=-1, keepdims=True)
             weights = np.where(lost, c.wide(np.nan), weights)
             found = np.where(lost.any(axis=-1), c.wide(np.nan), found)
-        return weights, np.where(some[..., 0], found, c.wide(-np.inf)).astype(c.wide)
+        alone = c.wide(-np.inf) if c.sinks is None else column(c, c.sinks)[..., 0]  # MASK-16
+        return weights, np.where(some[..., 0], found, alone).astype(c.wide)
 
     return {"softmax": softmax}

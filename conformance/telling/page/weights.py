@@ -11,7 +11,9 @@ def attention_weights(case: Case) -> Array | None:
     if case.raises:
         return None
     operation = case.operation.removesuffix("_vjp")
-    operands = {name: array for name, array in case.operands("float64").items() if name != "grad_output"}
+    operands = {
+        name: array for name, array in case.operands("float64").items() if not name.startswith("grad_")
+    }
     options = {**case.options, "return_weights": True}
     with np.errstate(all="ignore"):
         outputs = getattr(Implementation(REFERENCE), operation)(**operands, **options)

@@ -22,6 +22,7 @@ MEANING = {
     "return_weights": "returns the weights",
     "return_lse": "returns the log-sum-exp",
     "cache": "a past of keys and values",
+    "grad_lse": "the gradient of the log-sum-exp",
     "segments": "segments: each query attends the keys of its own number",
     "gqa": "fewer key heads than query heads",
     "value_dim": "values wider or narrower than keys",

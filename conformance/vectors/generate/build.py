@@ -11,7 +11,7 @@ from conformance.defects.call import Call
 from conformance.defects.checks import CHECKS
 from conformance.dtypes import cast, dtype_name, same_numbers
 from conformance.names import DTYPES, FEATURES, MHA_VJP, OPTION_FEATURES, POLICIES, SDPA_VJP
-from conformance.vectors.case import Array, Bound, Case, Golden
+from conformance.vectors.case import Array, Bound, Case, Golden, held_in
 from conformance.vectors.generate.approximate import Approximation, approximate
 from conformance.vectors.generate.bounds import completed, partial_limits
 from conformance.vectors.generate.draft import Draft
@@ -174,7 +174,9 @@ def _check(draft: Draft) -> None:
     dtype = (draft.only or DTYPES)[0]
     arrays = {
         name: cast(
-            array, draft.dtype_of.get(name, dtype if array.dtype.kind == "f" else dtype_name(array.dtype))
+            array,
+            draft.dtype_of.get(name)
+            or (held_in(name, dtype) if array.dtype.kind == "f" else dtype_name(array.dtype)),
         )
         for name, array in draft.inputs.items()
     }
@@ -242,6 +244,8 @@ def _sees_more_than_numbers(problem: Problem, a: Approximation) -> bool:
         return True
     cotangent = problem.inputs["grad_output"]
     rows = (a.query, cotangent[:, None] if problem.layer else cotangent)
+    if "grad_lse" in problem.inputs and not np.isfinite(problem.inputs["grad_lse"][np.isfinite(a.lse)]).all():
+        return True
     wrong = ~np.isfinite(problem.bias)  # -inf, which hides, is none of it
     for of_row in rows:
         wrong |= ~np.isfinite(of_row.sum(axis=-1))[..., :, None]
@@ -305,7 +309,8 @@ def _inexact(draft: Draft) -> dict[str, str]:
             excluded[dtype] = f"the case is about {' and '.join(draft.only)}"
             continue
         for name, array in draft.inputs.items():
-            held = cast(array, draft.dtype_of.get(name, dtype)) if array.dtype.kind == "f" else array
+            own = draft.dtype_of.get(name) or held_in(name, dtype)
+            held = cast(array, own) if array.dtype.kind == "f" else array
             if array.dtype.kind == "f" and not same_numbers(held.astype(np.float64), array):
                 excluded[dtype] = f"{name} is not exact in {dtype}"
                 break

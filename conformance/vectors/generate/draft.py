@@ -130,15 +130,31 @@ def project(
     return _draft(id, note, covers, MHA, inputs, given)
 
 
-def gradient(draft: Draft, sigma: float = 1.0, bits: int = 8, grad_output: Array | None = None) -> Draft:
-    """The same call of the gradient's operation; its cotangent is drawn from the case's stream unless given."""
+def gradient(
+    draft: Draft,
+    sigma: float = 1.0,
+    bits: int = 8,
+    grad_output: Array | None = None,
+    lse: bool = False,
+    grad_lse: Array | None = None,
+) -> Draft:
+    """The same call of the gradient's operation; its cotangents are drawn from the case's stream unless given.
+
+    That of the lse is there where it is given, or where `lse` asks for one.
+    """
     query = draft.inputs["query"]
     layer = draft.operation == MHA
     width = draft.inputs["w_o" if layer else "value"].shape[-1]
     if grad_output is None:
         grad_output = Draws(f"{draft.id}:grad_output").gauss(*query.shape[:-1], width, sigma=sigma, bits=bits)
     operation = MHA_VJP if layer else SDPA_VJP
-    return replace(draft, operation=operation, inputs={**draft.inputs, "grad_output": grad_output})
+    inputs = {**draft.inputs, "grad_output": grad_output}
+    if lse or grad_lse is not None:
+        heads = draft.inputs["w_q"].shape[0] if layer else query.shape[-3]
+        batch = query.shape[: -2 if layer else -3]
+        drawn = Draws(f"{draft.id}:grad_lse").gauss(*batch, heads, query.shape[-2], sigma=sigma, bits=bits)
+        inputs["grad_lse"] = drawn if grad_lse is None else grad_lse
+    return replace(draft, operation=operation, inputs=inputs)
 
 
 def _draft(

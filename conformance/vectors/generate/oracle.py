@@ -145,7 +145,8 @@ def softmax(
         seen = [j for j in range(m) if np.isfinite(approximation.logits[b, h, i, j])]
         if not np.isfinite(approximation.lse[b, h, i]):
             continue
-        exponents, top = [], flint.arb(0)
+        exponents: list[Any] = []
+        top = flint.arb(0)
         if seen:
             exponents, top = _exponents(problem, raw, factor, b, h, i, seen, approximation)
         elif sinks is not None:  # MASK-16: the sink is all there is

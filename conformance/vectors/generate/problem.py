@@ -88,6 +88,8 @@ def pose(
     floats["query"] = floats["query"][..., list(kept), :]
     if "grad_output" in floats:
         floats["grad_output"] = floats["grad_output"][..., list(kept), :]
+    if "grad_lse" in floats:
+        floats["grad_lse"] = floats["grad_lse"].reshape(size, num_heads, q_len)[..., list(kept)]
     assert value.shape[-2] == key.shape[-2]
     full = (size, num_heads, len(kept), kv_len)
     visible = _visible(inputs, options, batch, full, kept)
@@ -182,9 +184,11 @@ def parts(problem: Problem) -> Iterator[tuple[slice, slice, Problem]]:
 def part(problem: Problem, entries: slice, rows: slice) -> Problem:
     """Some entries of the batch, and some of the rows that are judged; results of the others are no matter to them."""
     inputs = dict(problem.inputs)
-    for name in ("query", "key", "value", "past_key", "past_value", "grad_output"):
+    for name in ("query", "key", "value", "past_key", "past_value", "grad_output", "grad_lse"):
         if name in inputs:
             inputs[name] = inputs[name][entries]
+    if "grad_lse" in inputs:
+        inputs["grad_lse"] = inputs["grad_lse"][..., rows]
     for name in ("query", "grad_output"):
         if name in inputs:
             inputs[name] = inputs[name][..., rows, :]

@@ -108,7 +108,12 @@ def _head(sums: _Sums, b: Place, h: int) -> None:
     d_values: dict[int, list[Row]] = {}
     for i in range(call.q_len):
         weights, lse = call.row(b, h, i)
+        of_lse = mpf(0)
+        if "grad_lse" in sums.inputs and mp.isfinite(lse):
+            of_lse = sums.number("grad_lse", (*b, h, i))
         if not weights:
+            if "sinks" in sums.inputs:  # MASK-16: the lse is the sink
+                sums.add("sinks", (h,), of_lse)
             continue
         upstream = _upstream(sums, b, h, i)
         products = {j: mp.fdot(upstream, values[j]) for j in weights}
@@ -117,10 +122,10 @@ def _head(sums: _Sums, b: Place, h: int) -> None:
         size = mp.fsum(p * sizes[j] for j, p in weights.items())
         if "sinks" in sums.inputs:
             p = mp.exp(sums.number("sinks", (h,)) - lse)
-            sums.add("sinks", (h,), -p * delta, p * size)
+            sums.add("sinks", (h,), -p * (delta - of_lse), p * (size + abs(of_lse)))
         d_query: list[Row] = [[mpf(0)] * call.d_k, [mpf(0)] * call.d_k]
         for j, p in weights.items():
-            logit, of = p * (products[j] - delta), p * (sizes[j] + size)
+            logit, of = p * (products[j] - delta + of_lse), p * (sizes[j] + size + abs(of_lse))
             if "attn_bias" in sums.inputs:
                 sums.add_bias(b, h, i, j, logit, of)
             asked = [sums.stored("query", i), *(sums.stored(x, j - call.past) for x in ("key", "value"))]

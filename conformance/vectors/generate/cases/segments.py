@@ -36,9 +36,9 @@ def runs(*lengths: int, first: int = 0) -> list[int]:
     return [number for number, length in enumerate(lengths, first) for _ in range(length)]
 
 
-def _two(q_len: int, kv_len: int, dtype: type = np.int32) -> dict[str, Array]:
+def _two(q_len: int, kv_len: int, dtype: type = np.int32) -> dict[str, Any]:
     """Unsorted numbers that differ by entry, so that every query has a key."""
-    found = {}
+    found: dict[str, Any] = {}
     for name, length in (("q_segments", q_len), ("kv_segments", kv_len)):
         place = np.arange(length)
         found[name] = np.stack([place * 5 % 3, (place * 3 + 1) // 2 % 3]).astype(dtype)
@@ -47,14 +47,14 @@ def _two(q_len: int, kv_len: int, dtype: type = np.int32) -> dict[str, Array]:
 
 def _numbers() -> Iterator[Draft]:
     q, kv = runs(2, 2, 1), runs(3, 2, 2)
-    plain = {"q_segments": numbers(q, q[::-1]), "kv_segments": numbers(kv, kv)}
+    plain: dict[str, Any] = {"q_segments": numbers(q, q[::-1]), "kv_segments": numbers(kv, kv)}
     yield attend(
         "segments/sorted",
         "Three sequences end to end: each query attends the keys of its own number.",
         "MASK-17",
         **plain,
     )
-    order = {"like": "segments/sorted", "return_weights": True, "return_lse": True}
+    order: dict[str, Any] = {"like": "segments/sorted", "return_weights": True, "return_lse": True}
     yield attend(
         "segments/unsorted",
         "Numbers in no order, another one in each batch entry.",
@@ -95,6 +95,13 @@ def _numbers() -> Iterator[Draft]:
         "MASK-18",
         q_segments=close,
         kv_segments=close[[1, 0, 3, 2, 4, 1, 3]],
+    )
+    yield attend(
+        "segments/alike-in-float64",
+        "Numbers in int64 that are one and the same in float64.",
+        "MASK-18",
+        q_segments=np.array([2**53, 2**53 + 1, 2**62, 2**62 + 1, 0], np.int64),
+        kv_segments=np.array([2**53 + 1, 2**53, 2**62 + 1, 2**62, 0, 2**53 + 1, 2**62], np.int64),
     )
     yield attend(
         "segments/alike-in-eight-bits",
@@ -170,7 +177,7 @@ def _shapes() -> Iterator[Draft]:
         q_segments=numbers([1, 0, 1, 2, 0]),
         kv_segments=numbers([0, 1, 2, 0, 1, 1, 2]),
     )
-    unmatched = {
+    unmatched: dict[str, Any] = {
         "q_segments": numbers([1, 9, 0, 2, 0], [0, 1, 2, 9, 9]),
         "kv_segments": numbers([0, 1, 2, 0, 1, 1, 2], [1, 0, 0, 2, 2, 1, 0]),
     }
@@ -272,7 +279,7 @@ def _nonfinite() -> Iterator[Draft]:
 
 def _beside() -> Iterator[Draft]:
     draws = Draws("segments/beside")
-    square = {"q_len": 7, "kv_len": 7}
+    square: dict[str, Any] = {"q_len": 7, "kv_len": 7}
     mask = draws.mask(2, 3, 5, 7, share=0.8)
     bias = draws.gauss(2, 3, 5, 7, sigma=2.0)
     hiding = bias.copy()
@@ -475,7 +482,7 @@ def _layers() -> Iterator[Draft]:
 def _gradients() -> Iterator[Draft]:
     draws = Draws("segments/gradient")
     place = np.arange(65)
-    unmatched = {
+    unmatched: dict[str, Any] = {
         "q_segments": numbers([1, 9, 0, 2, 0], [0, 1, 2, 9, 9]),
         "kv_segments": numbers([0, 1, 2, 0, 1, 1, 8], [1, 0, 0, 2, 8, 1, 0]),
     }
@@ -588,7 +595,7 @@ def _gradients() -> Iterator[Draft]:
 
 def _wrong() -> Iterator[Draft]:
     given = _two(5, 7)
-    calls: dict[str, tuple[str, str, dict[str, Array]]] = {
+    calls: dict[str, tuple[str, str, dict[str, Any]]] = {
         "queries-alone": (
             "Numbers of the queries without those of the keys.",
             "MASK-17",

@@ -65,10 +65,10 @@ def _remainders(problem: Problem, a: Approximation, d: Backward, policy: Policy)
         softmax = softmax_of(problem, a, policy, b, h, left, right)
         beyond[b, h] = softmax.spread * (softmax.steepening - 1) / 6
         weights[b, h] = softmax.weights
-        sinks[b, h] = np.abs(d.sinks[b, h]) * (weights[b, h] * beyond[b, h]).sum(axis=-1)
+        sinks[b, h] = d.sink_sizes[b, h] * (weights[b, h] * beyond[b, h]).sum(axis=-1)
     c = abs(problem.multiplier)
     moved = weights * beyond
-    logits = moved * np.abs(d.products - d.delta)
+    logits = moved * (np.abs(d.products - d.delta) + np.abs(d.of_lse))
     scores = c * d.slope * logits
     query, key, value = (np.abs(finite(x)) for x in (a.query, a.key, a.value))
     output = a.weights @ finite(a.value)

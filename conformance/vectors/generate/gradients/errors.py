@@ -101,7 +101,7 @@ def head_errors(
     output = np.abs(softmax.weights @ value.value)
     return HeadErrors(
         logits=(error.total + u_s * gradient) * more,
-        sinks=_sink_error(softmax, policy, d.delta[place], error.common + error.passed, rho)[:, 0] * more,
+        sinks=_sink_error(softmax, policy, d, place, error.common + error.passed, rho)[:, 0] * more,
         query=(c * for_query + u_s * np.abs(d.query[place])) * more + floor * some,
         key=(c * for_key + u_s * np.abs(d.key[place])) * more + floor * reached,
         value=(for_value + u_s * np.abs(d.value[place])) * more + eta * reached,
@@ -118,16 +118,18 @@ def _logits(
     value: Operand,
     head: Array,
 ) -> _Logits:
-    """Errors of P (dP - Delta)."""
+    """Errors of P (dP - Delta), or of P (dP - Delta + the cotangent of the lse), whose two parts may be apart."""
     u_a, u_l, u_s, u_o = policy.accumulation, policy.stored_logits, policy.storage, policy.operand
     eta, eta_a, width = policy.underflow, policy.accumulation_underflow, problem.d_v
     p, seen = softmax.weights, softmax.visible.astype(np.float64)
     products, delta = np.abs(d.products[place]), np.abs(d.delta[place])
-    gradient, abs_g, abs_v = np.abs(d.logits[place]), np.abs(d.head[place]), np.abs(value.value)
+    abs_g, abs_v = np.abs(d.head[place]), np.abs(value.value)
     rho = normaliser(softmax, policy) + recomputed(softmax, policy)
     error = weights_error(softmax)
     above = p + error
     away = np.abs(d.products[place] - d.delta[place]) * seen
+    of_lse = np.abs(d.of_lse[place])
+    with_lse = problem.inputs.get("grad_lse") is not None
 
     # A: what errors of the logits do to Delta, at most as much as the products lie apart
     moved = (p * softmax.growth * away).sum(axis=-1, keepdims=True)
@@ -137,13 +139,17 @@ def _logits(
     with np.errstate(over="ignore"):
         shift = np.minimum(moved / softmax.denominator, apart)
 
+    gradient = np.abs(d.logits[place])
+    if with_lse:
+        away = away + of_lse * seen
+        gradient = p * away
     operand = (head @ abs_v.T + (abs_g + head) @ value.worst.T) * seen
     formed = ((width * u_a + 2 * u_o) * abs_g @ abs_v.T + 2 * u_l * products + width * eta_a) * seen
     formed = formed + eta * policy.eager * seen
     balanced = error * away + rho * gradient
     passed = shift + (p * operand).sum(axis=-1, keepdims=True)
     balanced = balanced + above * (operand + passed)
-    own = above * (formed + (2 * u_a + u_l) * (products + delta) + u_l * away)
+    own = above * (formed + (2 * u_a + u_l) * (products + delta + of_lse) + u_l * away)
     own = own + (4 * u_a + u_s + 3 * u_l) * gradient
 
     # Delta may be the sum of P dP, or of the stored output times its gradient: its logits were another pass
@@ -157,7 +163,11 @@ def _logits(
     summed = summed + policy.eager * (seen * (lost * products + eta)).sum(axis=-1, keepdims=True) + eta
     stored = stored + (abs_g * (lost * seen @ abs_v + 2 * eta)).sum(axis=-1, keepdims=True)
     common = np.maximum(summed, stored) + (p * formed).sum(axis=-1, keepdims=True)
-    floor = (eta * (1 + policy.eager * 2) + (policy.eager * lost + eta_a) * away + 2 * eta_a) * seen
+    # taken from Delta, or times the weights on its own; cast to the dtype where everything is stored
+    common = common + (rho + 2 * u_a + 3 * u_l) * of_lse + 2 * eta * with_lse
+    floor = (
+        eta * (1 + policy.eager * (2 + with_lse)) + (policy.eager * lost + eta_a) * away + 2 * eta_a
+    ) * seen
     some = seen.max(axis=-1, keepdims=True, initial=0.0)
     return _Logits(balanced, own, common * some, passed * some, above, floor)
 
@@ -174,12 +184,15 @@ def _slope_error(problem: Problem, softmax: Softmax, policy: Policy) -> Array:
     return np.where(softmax.visible, np.minimum(moved + own, 1.0), 0.0)
 
 
-def _sink_error(softmax: Softmax, policy: Policy, delta: Array, of_delta: Array, rho: Array) -> Array:
+def _sink_error(
+    softmax: Softmax, policy: Policy, d: Backward, place: tuple[int, int], of_delta: Array, rho: Array
+) -> Array:
     """The sink as one more key whose product is zero; `of_delta` is the error of Delta. [rows, 1]."""
-    p, growth = softmax.sink_weight * softmax.visible.any(axis=-1, keepdims=True), softmax.sink_growth
+    of_lse, growth = np.abs(d.of_lse[place]), softmax.sink_growth
+    p = softmax.sink_weight * (softmax.visible.any(axis=-1, keepdims=True) | (of_lse > 0))
     moved = (softmax.weights * softmax.growth).sum(axis=-1, keepdims=True)
     error = np.minimum(p * ((1 - p) * growth + moved) / softmax.denominator, np.maximum(p, 1 - p)) * (p > 0)
-    away = np.abs(delta)
+    away = np.abs(d.delta[place]) + of_lse
     rounded = rho + 4 * policy.accumulation + policy.storage + 3 * policy.stored_logits
     eta, eta_a = policy.underflow, policy.accumulation_underflow
     floor = eta * (1 + policy.eager) + (policy.eager * weights_floor(policy) + eta_a) * away + 2 * eta_a

@@ -62,7 +62,8 @@ def gradient_sizes(problem: Problem, a: Approximation) -> dict[str, Array]:
     head = cotangent if w_o is None else cotangent[:, None] @ w_o.swapaxes(-1, -2)
     query, key, value = (np.abs(finite(x)) for x in (a.query, a.key, a.value))
     products = np.where(problem.visible, head @ value.swapaxes(-1, -2), 0.0)
-    logits = a.weights * (products + (a.weights * products).sum(axis=-1, keepdims=True))
+    of_lse = np.abs(finite(problem.inputs.get("grad_lse", np.zeros(a.lse.shape))))[..., None]
+    logits = a.weights * (products + (a.weights * products).sum(axis=-1, keepdims=True) + of_lse)
     c = abs(problem.multiplier)
     sizes = {
         "grad_output times value": products,

@@ -9,9 +9,10 @@ GRADIENTS = ("query", "key", "value", "attn_bias", "sinks", *WEIGHTS, *BIASES)
 def has_structural_zero(problem: Problem, name: str, bias_shape: tuple[int, ...]) -> bool:
     """Whether a gradient is zero whatever the numbers: it sums the gradients of the logits of whole rows.
 
-    Those add up to zero in each row, unless a sink takes part; a softcap or a past spoils it for b_k.
+    Those add up to zero in each row, unless a sink or a cotangent of the lse takes part; a softcap or a past spoils
+    it for b_k.
     """
-    if "sinks" in problem.inputs:
+    if "sinks" in problem.inputs or "grad_lse" in problem.inputs:
         return False
     if name == "attn_bias":
         return bias_shape[-1] == 1

@@ -20,7 +20,7 @@ from conformance.vectors.generate.oracle import (
     softmax,
     split_all,
 )
-from conformance.vectors.generate.problem import Problem
+from conformance.vectors.generate.problem import Array, Problem
 
 
 def golden_gradients(
@@ -63,6 +63,7 @@ class _Sums:
             shapes["attn_bias"] = bias_shape
         self.balls = {name: np.full(shape, flint.arb(0), dtype=object) for name, shape in shapes.items()}
         self.batch = problem.batch
+        self.whole_rows = "grad_lse" in problem.inputs and "sinks" not in problem.inputs
         self.bias_shape = bias_shape
 
     def add(self, name: str, place: Any, balls: Any) -> None:
@@ -93,15 +94,21 @@ def _entry(problem: Problem, a: Approximation, b: int, total: _Sums) -> None:
         if problem.layer:
             head = head @ Exact.of(problem.inputs["w_o"][h]).transposed()
         weights = softmax(problem, a, b, h, queries[h], keys[g])
-        d_logits, d_sinks = _logits(problem, weights, head @ values[g].transposed())
+        of_lse = problem.inputs["grad_lse"][b, h] if "grad_lse" in problem.inputs else None
+        rows_of_lse = _sums_of_rows(problem, a, b, h) if total.whole_rows else None
+        d_logits, d_sinks = _logits(problem, weights, head @ values[g].transposed(), of_lse)
         if problem.has_bias:
-            total.add_logits(b, h, d_logits)
+            one_column = total.bias_shape[-1] == 1 and rows_of_lse is not None
+            total.add_logits(b, h, np.asarray(rows_of_lse)[:, None] if one_column else d_logits)
         if d_sinks is not None:
             total.add("sinks", h, d_sinks)
+        if rows_of_lse is not None and _whole_rows_of_key_bias(problem):
+            of_rows = rows_of_lse[:, None] * queries[h].balls() * scale_of(problem)
+            total.add("b_k", g, of_rows.sum(axis=0))
         slope = _slope(problem, queries[h], keys[g])
         d_scores = d_logits if slope is None else d_logits * slope
         factor = scale_of(problem)
-        flat = slope is None and "sinks" not in problem.inputs
+        flat = slope is None and of_lse is None and "sinks" not in problem.inputs
         rows = _matrix(d_scores) * (keys[g].centred()[0] if flat else keys[g]).matrix()
         d_queries.append(_array(rows) * factor)
         new = slice(problem.kv_len - problem.inputs["key"].shape[-2], None)
@@ -128,6 +135,18 @@ def _entry(problem: Problem, a: Approximation, b: int, total: _Sums) -> None:
         total.add("b_o", ..., Exact.of(cotangent).balls().sum(axis=0))
 
 
+def _whole_rows_of_key_bias(problem: Problem) -> bool:
+    """Whether the gradient of b_k sums the gradients of the logits of whole rows."""
+    spoilt = "sinks" in problem.inputs or "past_key" in problem.inputs or problem.softcap is not None
+    return "b_k" in problem.inputs and not spoilt
+
+
+def _sums_of_rows(problem: Problem, a: Approximation, b: int, h: int) -> Any:
+    """What the gradients of the logits of a row add up to without a sink: the cotangent of its lse, exactly. [rows]."""
+    found = np.where(np.isfinite(a.lse[b, h]), problem.inputs["grad_lse"][b, h], 0.0)
+    return np.array([flint.arb(float(x)) for x in found], dtype=object).reshape(found.shape)
+
+
 def _project(problem: Problem, b: int, name: str, i: int, gradient: Any, total: _Sums) -> None:
     """One head's gradient, through the projection if there is one (GRAD-10)."""
     if not problem.layer:
@@ -138,12 +157,14 @@ def _project(problem: Problem, b: int, name: str, i: int, gradient: Any, total: 
     total.add(name, b, _array(_matrix(gradient) * matrix.transposed().matrix()))
     x = Exact.of(problem.inputs[name][b]).transposed()
     total.add(weight, i, _array(x.matrix() * _matrix(gradient)))
+    if bias == "b_k" and "grad_lse" in problem.inputs and _whole_rows_of_key_bias(problem):
+        return
     if bias in problem.inputs and bias != "b_v":
         total.add(bias, i, gradient.sum(axis=0))
 
 
-def _logits(problem: Problem, weights: Weights, products: Exact) -> tuple[Any, Any]:
-    """P (dP - sum P dP) of one head, and the gradient of its sink.
+def _logits(problem: Problem, weights: Weights, products: Exact, of_lse: Array | None) -> tuple[Any, Any]:
+    """P (dP - sum P dP) of one head, with the cotangent of the lse where there is one; and the gradient of its sink.
 
     Without a sink dP is taken relative to one of the keys seen, so that a row with one key gives exactly zero.
     """
@@ -153,14 +174,16 @@ def _logits(problem: Problem, weights: Weights, products: Exact) -> tuple[Any, A
     d_sinks = flint.arb(0)
     for i in range(n):
         seen = [j for j in range(m) if weights.exponentials[i][j] != 0]
+        more = flint.arb(0) if of_lse is None or not np.isfinite(of_lse[i]) else flint.arb(float(of_lse[i]))
         if not seen:
+            d_sinks += weights.sinks[i] / weights.totals[i] * more  # MASK-16: the lse is the sink
             continue
         p = [weights.weight(i, j) for j in seen]
         moved = [products.ball(i, j) if sunk else products.difference(i, j, seen[0]) for j in seen]
         mean = sum((x * y for x, y in zip(p, moved, strict=True)), flint.arb(0))
         for j, x, y in zip(seen, p, moved, strict=True):
-            gradient[i, j] = x * (y - mean)
-        d_sinks -= weights.sinks[i] / weights.totals[i] * mean
+            gradient[i, j] = x * (y - mean + more)
+        d_sinks -= weights.sinks[i] / weights.totals[i] * (mean - more)
     return gradient, d_sinks if sunk else None
 
 

@@ -59,10 +59,18 @@ def simulate(
     else:
         delta = noise.total(noise.eager(weights * products), (3,), coherence[..., 0])
         delta = noise.eager(delta)[..., None]
+    apart_from = [weights * products, weights * delta]
+    if "grad_lse" in given:
+        of_lse = noise.eager(np.where(np.isfinite(a.lse), given["grad_lse"], 0.0)[..., None])
+        apart_from.append(weights * of_lse)
+        delta = noise.eager(noise.compute(delta - of_lse))
     d_logits = noise.eager(noise.eager(weights * noise.eager(products - delta)))
-    for apart in (weights * products, weights * delta):  # each stored before their difference
+    for apart in apart_from:  # each stored before their difference
         d_logits = d_logits + noise.eager(apart) - apart
-    d_logits = noise.shift(d_logits, np.abs(weights * products) + np.abs(weights * delta))
+    sizes: Array = np.abs(apart_from[0])
+    for apart in apart_from[1:]:
+        sizes = sizes + np.abs(apart)
+    d_logits = noise.shift(d_logits, sizes)
     d_logits = noise.store(d_logits)
     d_scores = d_logits if problem.softcap is None else noise.eager(noise.eager(d_logits * slope))
     d_scores = noise.eager(noise.compute(d_scores * problem.multiplier, 2.0))
@@ -166,7 +174,7 @@ def _softmax(
         sink = noise.eager(noise.compute(np.exp(depth), 2.0)) * np.isfinite(a.sinks)[:, None, None]
         total = total + sink
         sink = sink[..., 0]
-    some: Bools = np.any(problem.visible, axis=-1)
+    some: Bools = np.isfinite(a.lse)
     total = np.where(some[..., None], total, 1.0)
     total = noise.eager(noise.compute(total, 3.0))
     weights = noise.eager(raised / total, alike)

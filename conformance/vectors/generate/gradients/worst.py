@@ -36,7 +36,7 @@ def worst_gradients(
             problem, policy, _stacked(heads, "logits", d.logits), np.abs(d.logits), bias_shape
         )
     if a.sinks is not None:
-        error, size = _stacked(heads, "sinks", d.sinks), np.abs(d.sinks)
+        error, size = _stacked(heads, "sinks", d.sinks), d.sink_sizes
         found["sinks"] = _summed(policy, error, size, (0, 2)) + policy.underflow * (size.sum(axis=(0, 2)) > 0)
     if problem.layer:
         found |= _output(problem, a, policy, _stacked(heads, "output", a.heads))
