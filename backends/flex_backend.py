@@ -76,7 +76,7 @@ def scaled_dot_product_attention(
         of_kv = kv_segments.expand(*batch, kv_len).reshape(q.shape[0], kv_len)
         mods.append(lambda b, h, i, j: of_q[b, i] == of_kv[b, j])
     added = None if attn_bias is None else whole(attn_bias, query, kv_len).float()
-    output, lse = _attended(q, k, v, mods, added, scale, softcap)
+    output, lse = _attended(q, k, v, mods, added, scale, softcap, return_lse)
     output = output.reshape(*batch, *output.shape[1:])
     return {"output": output, "lse": lse.reshape(output.shape[:-1])} if return_lse else output
 
@@ -104,7 +104,7 @@ def packed_attention(
         offset = torch.as_tensor(0 if q_offset is None else q_offset, device=query.device).expand(count)
         offset = torch.cat([offset, offset.new_zeros(1)])  # of rows of no part
         mods.append(_band(lambda b, i, j: (q_place[i] + offset[q_part[i]], kv_place[j]), is_causal, window))
-    output, lse = _attended(query[None], key[None], value[None], mods, None, scale, softcap)
+    output, lse = _attended(query[None], key[None], value[None], mods, None, scale, softcap, return_lse)
     return {"output": output[0], "lse": lse[0]} if return_lse else output[0]
 
 
@@ -131,9 +131,16 @@ def _band(places: Callable[[Any, Any, Any], tuple[Any, Any]], is_causal: bool, w
 
 
 def _attended(
-    q: Any, k: Any, v: Any, mods: list[Mod], added: Any, scale: float | None, softcap: float | None
+    q: Any,
+    k: Any,
+    v: Any,
+    mods: list[Mod],
+    added: Any,
+    scale: float | None,
+    softcap: float | None,
+    with_lse: bool,
 ) -> tuple[Any, Any]:
-    """Output and lse of (B, H, q_len, d), (B, G, kv_len, d), under all masks."""
+    """Output and, where asked for, lse of (B, H, q_len, d), (B, G, kv_len, d), under all masks."""
 
     def score_mod(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         if softcap is not None:
@@ -141,7 +148,7 @@ def _attended(
         return score if added is None else score + added[b, h, i, j]
 
     block_mask = None
-    if mods:
+    if mods and q.shape[2] and k.shape[2]:  # none can be asked of no query or key
         block_mask = create_block_mask(
             and_masks(*mods), q.shape[0], q.shape[1], q.shape[2], k.shape[2], device=q.device
         )
@@ -155,6 +162,6 @@ def _attended(
             block_mask,
             scale=scale,
             enable_gqa=q.shape[1] != k.shape[1],
-            return_aux=AuxRequest(lse=True),
+            return_aux=AuxRequest(lse=with_lse),
         )
     return output, aux.lse
