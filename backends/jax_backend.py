@@ -19,7 +19,7 @@ name = "jax"
 version = jax.__version__
 array_type = "jax"
 dtypes = mha_core.DTYPES
-features = mha_core.FEATURES
+features = mha_core.FEATURES - {"grad_lse"}
 accuracy = "fused"
 
 in_full_precision = jax.default_matmul_precision("highest")  # accelerators round float32 operands unasked

@@ -5,6 +5,7 @@ With dP = grad @ value^T and Delta = sum of P * dP over the keys, the gradient o
 Sums run in the dtype to compute in (GRAD-12).
 """
 
+import math
 from typing import Any, NamedTuple
 
 from mha_core.arrays import is_traced, known_finite
@@ -141,7 +142,7 @@ def _attend_rows_vjp(
         key=_to_keys(xp, d_products, query, sizes),
         value=add_nonfinite_of_rows(xp, d_value, operands.grad_parts, visible, sizes),
         attn_bias=_of_bias(xp, d_logits, options, rows, columns),
-        sinks=_of_sinks(xp, soft, delta, operands.grad_lse),
+        sinks=_of_sinks(xp, soft, delta, options, operands.grad_lse),
         output=output,
     )
 
@@ -183,13 +184,16 @@ def _of_bias(xp: Any, d_logits: Array, options: Options, rows: slice, columns: s
     return summed_to(xp, d_logits, tuple(cut(options.attn_bias, rows, columns).shape))
 
 
-def _of_sinks(xp: Any, soft: Softmax, delta: Array, grad_lse: Array | None) -> Array | None:
+def _of_sinks(xp: Any, soft: Softmax, delta: Array, options: Options, grad_lse: Array | None) -> Array | None:
     """The gradient of the sinks, (H,) (GRAD-8); the lse of an empty row is the sink (MASK-16)."""
     if soft.sink_weights is None:
         return None
     drained = soft.sink_weights * delta
-    if grad_lse is not None and soft.weights.shape[-1] == 0:
-        drained = -grad_lse
-    elif grad_lse is not None and soft.occupied is not None:
-        drained = xp.where(soft.occupied, drained, -grad_lse)
+    if grad_lse is not None:
+        sinks = xp.reshape(options.sinks, (-1, 1, 1))
+        of_empty = xp.where(sinks != -math.inf, -grad_lse, xp.zeros_like(grad_lse))
+        if soft.weights.shape[-1] == 0:
+            drained = of_empty
+        elif soft.occupied is not None:
+            drained = xp.where(soft.occupied, drained, of_empty)
     return -xp.sum(summed_to(xp, drained, delta.shape[-3:]), axis=(-2, -1))

@@ -52,8 +52,10 @@ def in_place_vjp(
         some = sizes.with_rows(rows.stop - rows.start)
         tiles = tiles_of(np, part, rows, sizes.kv_len)
         if not tiles:
-            if d_sinks is not None and grad_lse is not None:  # the lse of an empty row is the sink (MASK-16)
-                d_sinks += _by_head(grad_lse[..., rows], some)
+            if (
+                sinks is not None and d_sinks is not None and grad_lse is not None
+            ):  # the lse of an empty row is the sink (MASK-16)
+                d_sinks += np.where(sinks[:, 0, 0] > 0.0, _by_head(grad_lse[..., rows], some), 0.0)
             continue
         columns = slice(tiles[0].columns.start, tiles[-1].columns.stop)
         query = scaled(np, part, rows)
@@ -62,7 +64,9 @@ def in_place_vjp(
             return None
         total = np.matmul(weights, ones(np, key.dtype, weights.shape[-1]))
         if sinks is not None:
-            drained = sinks / (ungrouped(np, total, some) + sinks)  # (..., H, rows, 1)
+            all_terms = ungrouped(np, total, some) + sinks  # (..., H, rows, 1)
+            dead = all_terms == 0.0  # of an empty row with a sink of -Inf
+            drained = sinks / np.where(dead, 1.0, all_terms)
             total = total + grouped(np, np.broadcast_to(sinks, drained.shape), some)
         if options.hides:
             total[total == 0.0] = 1.0  # an empty row (GRAD-4)
@@ -80,7 +84,7 @@ def in_place_vjp(
         if output is not None:
             output[..., rows, :] = ungrouped(np, np.matmul(weights, value[..., columns, :]), some)
         if d_sinks is not None:
-            d_sinks -= _by_head(drained * ungrouped(np, delta, some), some)
+            d_sinks -= _by_head(np.where(dead, 0.0, drained * ungrouped(np, delta, some)), some)
     d_query *= scale
     d_key /= LOG2_E  # the query was multiplied by it
     sums = (d_query, d_key, d_value) if output is None else (d_query, d_key, d_value, output)

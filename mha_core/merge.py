@@ -7,6 +7,7 @@ from typing import Any
 from mha_core.arrays import cast, compute_dtype, dtype_name, finite, quiet, without_derivative
 from mha_core.checks import check_agree, check_array, check_operands, shape_of
 from mha_core.result import Array, AttentionResult
+from mha_core.softmax import of_empty_rows
 
 
 def merge_attention(
@@ -46,8 +47,8 @@ def merge_attention(
             occupied = xp.logical_or(occupied, term != -math.inf)
         empty: Any = -math.inf
         if sinks is not None:
-            empty = xp.reshape(cast(xp, sinks, dtype), (-1, 1, 1))
-            terms.append(empty)
+            terms.append(xp.reshape(cast(xp, sinks, dtype), (-1, 1, 1)))
+            empty = of_empty_rows(xp, terms[-1])
         highest = terms[0]
         for term in terms[1:]:
             highest = xp.maximum(highest, term)

@@ -80,15 +80,16 @@ def softmax(xp: Any, logits: Array, sinks: Array | None, visible: Array | None) 
         lse = xp.full((*logits.shape[:-1], 1), -math.inf, dtype=logits.dtype, **beside(logits))
         if sinks is None:
             return Softmax(logits, lse[..., 0])
-        sinks = xp.broadcast_to(xp.reshape(cast(xp, sinks, logits.dtype), (-1, 1, 1)), lse.shape)
-        return Softmax(logits, sinks[..., 0], xp.zeros_like(lse))  # MASK-16
-    occupied, empty = None, -math.inf
+        empty = of_empty_rows(xp, xp.reshape(cast(xp, sinks, logits.dtype), (-1, 1, 1)))
+        return Softmax(logits, xp.broadcast_to(empty, lse.shape)[..., 0], xp.zeros_like(lse))
+    occupied, empty = None, -math.inf  # the lse of an empty row
     if visible is not None:
         occupied = xp.any(visible, axis=-1, keepdims=True)  # decided on masks alone (MASK-15)
         logits = xp.where(visible, logits, -math.inf)  # selected, so that a masked NaN is gone (MASK-4)
     highest = xp.max(logits, axis=-1, keepdims=True)  # (..., H, rows, 1)
     if sinks is not None:
-        sinks = empty = xp.reshape(cast(xp, sinks, logits.dtype), (-1, 1, 1))  # one more column (ATT-6)
+        sinks = xp.reshape(cast(xp, sinks, logits.dtype), (-1, 1, 1))  # one more column (ATT-6)
+        empty = of_empty_rows(xp, sinks)
         sinks = sinks if occupied is None else xp.where(occupied, sinks, -math.inf)
         highest = xp.maximum(highest, sinks)
     highest = without_derivative(xp, xp.where(highest != -math.inf, highest, 0.0))
@@ -104,3 +105,8 @@ def softmax(xp: Any, logits: Array, sinks: Array | None, visible: Array | None) 
     if occupied is not None:
         lse = xp.where(occupied, lse, empty)  # MASK-16
     return Softmax(exponentials / total, lse[..., 0], None if drained is None else drained / total, occupied)
+
+
+def of_empty_rows(xp: Any, sinks: Array) -> Array:
+    """The lse of an empty row, (H, 1, 1): the sink (MASK-16), without a derivative where that is -inf (GRAD-16)."""
+    return xp.where(sinks != -math.inf, sinks, -math.inf)

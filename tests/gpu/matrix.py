@@ -41,6 +41,7 @@ SETTINGS = (
     Setting("jax-jit", "jax-jit", ALL, expression=FORWARD),
     Setting("jax-tf32", str(HERE / "tf32_jax.py"), ("float32",), expression=FORWARD),
     Setting("jax", "jax", ("float32",), expression=FORWARD),
+    *(Setting(name, name, HALVES, must=False) for name in ("flash-attn", "flashinfer", "vllm", "xformers")),
 )
 """In this order, so that what matters most has been run when time is up."""
 
@@ -50,7 +51,9 @@ class Outcome:
     """What a run came to."""
 
     setting: Setting
-    status: str  # of the report; `not run`, `nothing` = the target supports no case here, `broken`
+    status: (
+        str  # of the report; `not run`, `nothing` = it supports no case here, `absent` = no library, `broken`
+    )
     counts: dict[str, int]
     worst: float  # largest share of what an element may be off
     seconds: float
@@ -82,8 +85,10 @@ def outcome(setting: Setting, status: int, message: str, report: Path, seconds: 
     """What an ended run says."""
     if status not in (0, 1):
         nothing = "nothing was executed" in message
+        absent = not setting.must and "no module named" in message
         print(f"{setting.name}: {message.strip()}", file=sys.stderr)
-        return Outcome(setting, "nothing" if nothing else "broken", {}, 0.0, seconds)
+        word = "nothing" if nothing else "absent" if absent else "broken"
+        return Outcome(setting, word, {}, 0.0, seconds)
     read = json.loads(report.read_text("utf-8"))
     shares = [float(share) for row in read["results"] if (share := row["error_over_bound"]) is not None]
     return Outcome(setting, read["status"], read["summary"], max(shares, default=0.0), seconds)

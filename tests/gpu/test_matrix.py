@@ -29,6 +29,12 @@ def test_a_kernel_that_is_not_there_fails_nothing(tmp_path: Path) -> None:
     assert (found.status, found.wrong) == ("nothing", False)
 
 
+@pytest.mark.parametrize(("number", "status"), [(-1, "absent"), (0, "broken")])
+def test_a_library_of_others_may_be_absent(tmp_path: Path, number: int, status: str) -> None:
+    message = "mha-conformance: cannot import backends.some_backend: no module named 'some'; install it"
+    assert matrix.outcome(SETTINGS[number], 2, message, tmp_path / "no.json", 1).status == status
+
+
 def test_jax_with_tf32_is_a_target() -> None:
     pytest.importorskip("jax", reason="JAX is not installed")
     hello = load(str(ROOT / "tests" / "gpu" / "tf32_jax.py")).hello

@@ -3,16 +3,26 @@
 import torch
 
 from backends.torch_backend import (
+    append_to_pages,
+    latent_attention,
+    merge_attention,
     multi_head_attention,
     multi_head_attention_vjp,
+    packed_attention,
+    paged_attention,
     scaled_dot_product_attention,
     scaled_dot_product_attention_vjp,
 )
 from mha_core import FEATURES
 
 __all__ = [
+    "append_to_pages",
+    "latent_attention",
+    "merge_attention",
     "multi_head_attention",
     "multi_head_attention_vjp",
+    "packed_attention",
+    "paged_attention",
     "scaled_dot_product_attention",
     "scaled_dot_product_attention_vjp",
 ]
