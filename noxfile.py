@@ -443,6 +443,10 @@ BENCHES = {
     "torch-bfloat16": ["torch", "torch-portable", "torch-sdpa-flash", "--dtype", "bfloat16"],
     "decode": ["torch-portable", "torch", "torch-sdpa-flash", "--shape", "8,16,1,64", "--kv-len", "2048"],
     "jax-512": ["jax-jit", "jax-nn"],
+    "jax-128": ["jax-jit", "jax-nn", "--shape", "8,12,128,64"],
+    "jax-padding-512": ["jax-jit", "jax-nn", "--mask", "padding"],
+    "jax-gradient-512": ["jax-jit", "jax-nn", "--op", "scaled_dot_product_attention_vjp"],
+    "tiny": ["numpy", "naive-numpy", "--shape", "1,2,2,2", "--no-memory"],
     "layer-512": ["numpy", "torch", "torch-mha", "naive-numpy", *LAYER],
     "layer-tiny": ["numpy", "naive-numpy", *LAYER, "--shape", "1,2,2,2", "--no-memory"],
     "gradient-512": [

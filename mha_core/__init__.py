@@ -4,24 +4,25 @@ No framework is imported: the arrays that come in say which library computes. Th
 of the suite, so it carries what one declares.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from mha_core.arrays import DTYPES
 from mha_core.attention import scaled_dot_product_attention
 from mha_core.attention_vjp import scaled_dot_product_attention_vjp
-from mha_core.latent import latent_attention
 from mha_core.layer import multi_head_attention
 from mha_core.layer_vjp import multi_head_attention_vjp
 from mha_core.merge import merge_attention
-from mha_core.packed import packed_attention
-from mha_core.paged import PagedResult, paged_attention
-from mha_core.pages import Pages, append_to_pages
 from mha_core.paths import path
 from mha_core.pool import threads
 from mha_core.result import AttentionResult
 
 if TYPE_CHECKING:
     from mha_core.explaining import explain
+    from mha_core.latent import latent_attention
+    from mha_core.packed import packed_attention
+    from mha_core.paged import PagedResult, paged_attention
+    from mha_core.pages import Pages, append_to_pages
 
 __all__ = [
     "DTYPES",
@@ -79,6 +80,17 @@ FEATURES = frozenset(
 )
 """Every feature of the specification."""
 
+LATER = {
+    "explain": "explaining",
+    "latent_attention": "latent",
+    "packed_attention": "packed",
+    "paged_attention": "paged",
+    "PagedResult": "paged",
+    "Pages": "pages",
+    "append_to_pages": "pages",
+}
+"""Public names of modules that are imported when one is first wanted."""
+
 name = "mha_core"
 dtypes = DTYPES
 features = FEATURES
@@ -91,16 +103,14 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(attribute: str) -> Any:
-    """`version` and `explain`, looked up when first wanted: most imports need neither."""
-    if attribute == "explain":
-        from mha_core.explaining import explain
-
-        return explain
+    """`version` and the names of LATER, looked up when first wanted: most imports need none."""
+    if attribute in LATER:
+        return getattr(importlib.import_module(f"mha_core.{LATER[attribute]}"), attribute)
     if attribute != "version":
         raise AttributeError(f"module {__name__!r} has no attribute {attribute!r}")
-    import importlib.metadata
+    from importlib import metadata
 
     try:
-        return importlib.metadata.version("mha-conformance")
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version("mha-conformance")
+    except metadata.PackageNotFoundError:
         return "unknown"

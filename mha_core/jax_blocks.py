@@ -64,7 +64,8 @@ def jax_blocks(
         return None
     arrays = {name: x for name in ARRAYS if hasattr(x := getattr(options, name), "shape")}
     window = None if options.window is None else tuple(options.window)
-    scalars = options._replace(**dict.fromkeys(arrays), past_key=None, past_value=None, window=window)
+    nothing: dict[str, Any] = dict.fromkeys((*arrays, "past_key", "past_value"))
+    scalars = options._replace(window=window, **nothing)
     return AttentionResult(**_program(jax, xp, scalars, sizes)(query, key, value, arrays))
 
 

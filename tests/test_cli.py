@@ -397,6 +397,23 @@ def test_the_report_s_path_is_tried_before_the_target(command: Called, tmp_path:
 # Looking
 
 
+def test_the_help_lists_what_the_commands_say_of_themselves() -> None:
+    from conformance.cli.commands import COMMANDS, loaded
+
+    width = max(len(line) for _, line in COMMANDS.values())
+    said = {name: command.get_short_help_str(width) for name, command in loaded().items()}
+    assert said == {name: line for name, (_, line) in COMMANDS.items()}
+
+
+def test_the_help_imports_no_command() -> None:
+    code = "import sys; from conformance.cli import main; main(['--help'])"
+    code += "; print({'numpy', 'jsonschema'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
 def test_help_shows_examples(command: Called) -> None:
     names = ["run", "init", "list", "show", "explain", "compare", "report", "vectors", "trace"]
     for call in ([], *([name] for name in names), ["vectors", "export"], ["vectors", "verify"]):

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from conformance.cli.commands import cli
+from conformance.cli.commands import cli, loaded
 from conformance.pytest_plugin import OPTIONS, SEVERAL
 
 ROOT = Path(__file__).parents[1]
@@ -25,7 +25,7 @@ GENERATED = {"INDEX.md"}
 def commands(group: click.Command, name: str = "mha-conformance") -> Iterator[tuple[str, click.Command]]:
     """Every command with its full name."""
     yield name, group
-    for word, command in getattr(group, "commands", {}).items():
+    for word, command in (loaded() if group is cli else getattr(group, "commands", {})).items():
         yield from commands(command, f"{name} {word}")
 
 

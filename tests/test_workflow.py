@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pytest
 
-from conformance.cli.commands import cli
+from conformance.cli.commands import COMMANDS, loaded
 
 yaml: Any = pytest.importorskip("yaml", reason="of the dependency group test")
 
@@ -30,7 +30,7 @@ def calls(text: str) -> list[list[str]]:
         *re.findall(r"mha-conformance ([^`\n|>]*)", joined),
         *(c.removeprefix("mha-conformance ") for c in inline),
     ]
-    return [shlex.split(line) for line in lines if line.split(" ")[0] in cli.commands]
+    return [shlex.split(line) for line in lines if line.split(" ")[0] in COMMANDS]
 
 
 @pytest.mark.parametrize("path", [ACTION, PAGE], ids=lambda path: path.name)
@@ -38,9 +38,7 @@ def test_only_what_there_is_is_called(path: Path) -> None:
     found = calls(path.read_text("utf-8"))
     assert {words[0] for words in found} == {"run", "compare"}
     for name, *words in found:
-        options = {
-            option for p in cli.commands[name].params if isinstance(p, click.Option) for option in p.opts
-        }
+        options = {option for p in loaded()[name].params if isinstance(p, click.Option) for option in p.opts}
         assert {word for word in words if word.startswith("-")} <= options, words
 
 

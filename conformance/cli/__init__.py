@@ -89,7 +89,7 @@ def _called(command: Any, given: Sequence[str]) -> str:
     """The call that is meant, as `mha-conformance vectors export`: click does not always say."""
     names = [PROGRAM]
     for name in given:
-        command = getattr(command, "commands", {}).get(name)
+        command = command.get_command(None, name) if hasattr(command, "get_command") else None
         if command is None:
             break
         names.append(name)

@@ -1,23 +1,62 @@
-"""The calls of the command, put together."""
+"""The calls of the command, put together: the file of each is imported when it is called."""
+
+import importlib
 
 import click
 
-from conformance.cli.benching import bench
-from conformance.cli.chaining import chain
-from conformance.cli.comparing import compare
-from conformance.cli.diagnosing import diagnose
 from conformance.cli.exits import CONFORMANT, MISUSED, examples
-from conformance.cli.exploring import explore
-from conformance.cli.judging import judge
-from conformance.cli.looking import explain, list_, report, show
-from conformance.cli.running import run
-from conformance.cli.starting import init
-from conformance.cli.tracing import trace
-from conformance.cli.vectors import vectors
 from conformance.version import SPEC_VERSION, SUITE_VERSION, VECTORS_VERSION
+
+COMMANDS = {
+    "bench": ("benching:bench", "Measure speed and memory of TARGET next to its rivals."),
+    "chain": ("chaining:chain", "Say what REQUIREMENT still lacks, from its text to the index,..."),
+    "compare": ("comparing:compare", "Show what changed from report A to report B; exit status 1 if..."),
+    "diagnose": ("diagnosing:diagnose", "Name the known mistakes that explain the failures of TARGET."),
+    "explain": ("looking:explain", "Explain REQUIREMENT: its text, rationale and decision, its..."),
+    "explore": ("exploring:explore", "Draw fresh calls of what TARGET claims, and reduce and..."),
+    "init": ("starting:init", "Write FILE, a commented plug-in to start from: it runs at..."),
+    "judge": ("judging:judge", "Accept or reject the program TARGET on one problem, by fresh..."),
+    "list": ("looking:list_", "List what the suite holds."),
+    "report": ("looking:report", "Print a table of one or many reports: chapter by target, then..."),
+    "run": ("running:run", "Test TARGET with every case that it supports."),
+    "show": ("looking:show", "Show CASE in full: what it exposes, requirements, inputs,..."),
+    "trace": ("tracing:trace", "Trace requirements, cases, defects and tests to each other;..."),
+    "vectors": ("vectors:vectors", "The vectors as data, for readers in other languages."),
+}
+"""Where each is, and the line that it has in the help."""
+
+
+class _Commands(click.Group):
+    """A group that imports a command when it is called, and none for its own help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, in order."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:
+        """The command of a name."""
+        if cmd_name not in COMMANDS:
+            return None
+        if cmd_name not in self.commands:
+            module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+            found = getattr(importlib.import_module(f"conformance.cli.{module}"), attribute)
+            self.add_command(found, cmd_name)
+        return self.commands[cmd_name]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in the help."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in sorted(COMMANDS.items())])
+
+
+def loaded() -> dict[str, click.Command]:
+    """All of them by name."""
+    found = {name: cli.get_command(None, name) for name in COMMANDS}
+    return {name: command for name, command in found.items() if command is not None}
 
 
 @click.group(
+    cls=_Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=examples("run path/to/attention.py:attention"),
@@ -32,22 +71,3 @@ def cli(context: click.Context) -> int:
         click.echo(context.get_help())
         return MISUSED
     return CONFORMANT
-
-
-for command in (
-    run,
-    explore,
-    judge,
-    diagnose,
-    init,
-    list_,
-    show,
-    explain,
-    compare,
-    report,
-    vectors,
-    trace,
-    chain,
-    bench,
-):
-    cli.add_command(command)
