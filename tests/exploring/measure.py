@@ -223,27 +223,21 @@ def shown(defect: Defect, gate: Gate, seed: int) -> bool:
         recipe = draw(claims, seed, number)
         if recipe is None or recipe.work > 2**16:
             continue
-        recipe = gate.fitted(recipe)
-        given = {
-            name: x.astype(np.float32) if x.dtype.kind == "f" else x for name, x in arrays(recipe).items()
-        }
-        given |= _tuples(options(recipe))
-        if differ(whole, given):
+        if differ(whole, recipe):
             seen += 1
-            if differ(left, given):
+            if differ(left, gate.fitted(recipe)):
                 return True
         if seen == LOOKED:
             break
     return seen < 2
 
 
-def differ(target: Gated, given: Mapping[str, Any]) -> bool:
+def differ(target: Gated, recipe: Recipe) -> bool:
     """Whether a bit of an answer is another one than that of the reference."""
+    given = {name: x.astype(np.float32) if x.dtype.kind == "f" else x for name, x in arrays(recipe).items()}
+    given |= _tuples(options(recipe))
     try:
-        found, right = (
-            target.scaled_dot_product_attention(**given),
-            RIGHT.scaled_dot_product_attention(**given),
-        )
+        found, right = (each.scaled_dot_product_attention(**given) for each in (target, RIGHT))
     except Exception:
         return True
     return not all(np.array_equal(found[name], right[name], equal_nan=True) for name in right)
