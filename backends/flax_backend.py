@@ -62,7 +62,9 @@ def _seen(mask: Any, q_len: int, kv_len: int, is_causal: bool, q_offset: Any) ->
     """What a query may attend, (q_len, kv_len) or more; None where that is everything."""
     if not is_causal:
         return mask
-    offset = jnp.asarray(0 if q_offset is None else q_offset)
+    if q_offset is None or isinstance(q_offset, int):
+        q_offset = min(max(q_offset or 0, -q_len), kv_len)  # beyond that nothing changes, and int32 holds it
+    offset = jnp.asarray(q_offset)
     places = jnp.arange(q_len)[:, None] + offset[..., None, None, None]  # ([B,] 1, q_len, 1)
     causal = jnp.arange(kv_len) <= places
     return causal if mask is None else causal & mask

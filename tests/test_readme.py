@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import picture
 import pytest
 from shown import assert_shows
@@ -16,7 +17,7 @@ PAGE = Path(__file__).parent.parent / "README.md"
 README = PAGE.read_text("utf-8")
 SPEC = PAGE.parent / "spec"
 TARGETS, REPORTS = ((SPEC / name).read_text("utf-8") for name in ("targets.md", "reports.md"))
-LONGEST = 150
+LONGEST = 125
 """Lines of README."""
 DIGITS = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?")
 """Numbers, whose last digits are those of a processor."""
@@ -82,6 +83,15 @@ def test_the_reference_prints_what_readme_shows(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == blocks("text")[0]
+
+
+def test_the_reference_refuses_as_the_guide_shows():
+    import mha_core
+
+    x = np.ones((2, 5, 16))
+    with pytest.raises(ValueError, match=r"^key has d_k=8 but query has d_k=16 \(SHAPE-5\)$") as error:
+        mha_core.scaled_dot_product_attention(x, x[..., :8], x)
+    assert f"`{error.value}`" in (SPEC / "core.md").read_text("utf-8")
 
 
 def test_the_attributes_that_readme_names_are_read(folder):

@@ -7,11 +7,15 @@ import click
 
 from conformance.cli.exits import CONFORMANT, FAILED, MISUSED, PROGRAM, examples
 from conformance.errors import UsageError
+from conformance.judging.selftest import selftest
 from conformance.telling.text import console, counted, plain
 from conformance.telling.verified import table, total, verified_json
 from conformance.vectors.export import export_vectors
 from conformance.vectors.load import load_vectors
 from conformance.vectors.verify.run import Verified, verify
+
+SELFTEST = "selftest.json"
+"""What the answers to test a judge with are called."""
 
 
 @click.group(invoke_without_command=True, epilog=examples("vectors export vectors/"))
@@ -30,13 +34,16 @@ def vectors(context: click.Context) -> int:
     "--operands", is_flag=True, help="Write seeded operands out as tensors: another index and hash."
 )
 def export(directory: Path, operands: bool) -> int:
-    """Write the vectors to DIR, which must be new or empty: index, tensors, JSON Schema and their description."""
+    """Write the vectors to DIR, which must be new or empty: index, tensors, JSON Schema, description, self-test."""
     exported = export_vectors(directory, operands)
+    answers = selftest({case.id: case for case in load_vectors().cases})
+    (directory / SELFTEST).write_text(json.dumps(answers, allow_nan=False) + "\n", "utf-8", newline="\n")
     out = console()
     size = exported.size / 2**20
     for line in (
         f"{counted(exported.cases, 'case')} in {counted(exported.files, 'file')}, {size:.1f} MiB, in {directory}",
         f"{directory / 'vectors.md'} describes them; sha256 of index.json: {exported.sha256}",
+        f"{directory / SELFTEST} has {counted(len(answers['answers']), 'answer')} with verdicts, to test a judge",
         f"`{PROGRAM} show CASE` prints any of them",
     ):
         out.print(plain(line), soft_wrap=True)

@@ -51,7 +51,7 @@ def front(of: Libraries, cases: int, requirements: int) -> str:
         "---",
         "# Who computes attention right?",
         "",
-        f"**{len(of.newest)} libraries as they are, held to {requirements} numbered requirements** of "
+        f"**{len(of.newest)} libraries as they are, tested against {requirements} numbered requirements** of "
         f"[multi-head attention](spec/index.md), version {SPEC_VERSION}, by {cases} test cases whose expected "
         "values are proven.",
         "",
