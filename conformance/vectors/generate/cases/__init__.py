@@ -17,6 +17,7 @@ from conformance.vectors.generate.cases import (
     gradients,
     heads,
     independence,
+    kernel_beside,
     kernel_numbers,
     kernel_sizes,
     kernels,
@@ -64,6 +65,7 @@ _CHAPTERS = (
     kernels,
     kernel_sizes,
     kernel_numbers,
+    kernel_beside,
     validation,
 )
 
