@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from conformance.vectors.generate.gradients.predicted import DRAWS
 from conformance.vectors.generate.oracle import Pair, golden
 from conformance.vectors.generate.part import stored
 from conformance.vectors.generate.policies import POLICY, Policy, policies
-from conformance.vectors.generate.problem import AT_ONCE, Limits, Problem, finite, parts, pose
+from conformance.vectors.generate.problem import AT_ONCE, Limits, Problem, finite, once, parts, pose
 from conformance.vectors.generate.signatures import signatures
 from conformance.vectors.generate.sums import FINEST, last_rounding
 from conformance.vectors.seeded import Inputs, narrowest
@@ -77,7 +77,10 @@ def build(draft: Draft, values: Values = BALLS, asked: tuple[str, ...] = POLICIE
     if draft.operation in (SDPA_VJP, MHA_VJP):
         gradients = _gradients(draft, problem, excluded, values, asked)
         return _case(draft, _features(draft, problem), excluded, stored(draft, gradients))
-    found = _outputs(problem, list(_policies(excluded, asked)), _wanted(draft), values)
+    apart, which = once(problem) if values is BALLS else (problem, None)
+    found = _outputs(apart, list(_policies(excluded, asked)), _wanted(draft), values)
+    if which is not None:
+        found = found.repeated(which)
     _exclude(excluded, found.overflows, asked)
     shapes = {name: _shape(problem, name, hi) for name, (hi, _) in found.exact.items()}
     rows = {name: draft.rows if name in ("output", "weights", "lse") else None for name in shapes}
@@ -153,6 +156,19 @@ class _Found:
     bounds: dict[tuple[Policy, tuple[str, ...]], dict[str, Limits]]
     overflows: dict[tuple[str, tuple[str, ...]], str]  # dtype and policies -> why there are no bounds
     rms_applies: bool
+
+    def repeated(self, which: Array) -> "_Found":
+        """The same of a batch whose entries repeat these: entry -> which of them it is."""
+
+        def every(pairs: Mapping[str, tuple[Array, ...]]) -> dict[str, Any]:
+            return {name: tuple(array[which] for array in pair) for name, pair in pairs.items()}
+
+        return replace(
+            self,
+            exact=every(self.exact),
+            shown={name: array[which] for name, array in self.shown.items()},
+            bounds={key: every(limits) for key, limits in self.bounds.items()},
+        )
 
     @property
     def held(self) -> list[tuple[Policy, tuple[str, ...]]]:

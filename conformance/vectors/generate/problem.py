@@ -202,6 +202,32 @@ def part(problem: Problem, entries: slice, rows: slice) -> Problem:
     )
 
 
+MANY = 1024
+"""Entries from which on those that repeat are looked for."""
+
+
+def once(problem: Problem) -> tuple[Problem, npt.NDArray[np.int64] | None]:
+    """The problem of the entries that differ, and which of them each entry is; None where too few are alike."""
+    if problem.size < MANY:
+        return problem, None
+    batched = ("query", "key", "value", "past_key", "past_value", "grad_output")
+    own = [problem.inputs[name] for name in batched if name in problem.inputs]
+    told = [np.ascontiguousarray(x).reshape(problem.size, -1) for x in (*own, problem.visible, problem.bias)]
+    numbers = np.concatenate([x.view(np.uint8) for x in told], axis=1)
+    _, first, which = np.unique(numbers, axis=0, return_index=True, return_inverse=True)
+    if 4 * len(first) > problem.size:
+        return problem, None
+    inputs = {name: x[first] if name in batched else x for name, x in problem.inputs.items()}
+    some = replace(
+        problem,
+        batch=(len(first),),
+        inputs=inputs,
+        visible=problem.visible[first],
+        bias=problem.bias[first],
+    )
+    return some, which.reshape(-1)
+
+
 def finite(x: Array) -> Array:
     """The array with zeros in place of NaN and Inf."""
     return np.where(np.isfinite(x), x, 0.0)

@@ -1,0 +1,179 @@
+"""What kernels treat apart and few calls ask together: wide heads, a past, sinks far away, logits that rise, entries."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from conformance.vectors.generate.cases.kernel_numbers import far
+from conformance.vectors.generate.cases.kernels import given
+from conformance.vectors.generate.draft import Draft
+from conformance.vectors.generate.seeding import Sizes, box, seed, seeded, shapes, spread, whole
+from conformance.vectors.seeded import Seed
+
+
+def drafts() -> Iterator[Draft]:
+    """Wide heads, then a past, then numbers, then entries."""
+    yield from _wide()
+    yield from _past()
+    yield from _sinks()
+    yield from _rising()
+    yield from _entries()
+
+
+def _case(name: str, note: str, *covers: str, sizes: Sizes, **more: Any) -> Draft:
+    more.setdefault("rows", spread(sizes.q_len, 2))
+    return seeded(f"kernels/{name}", note, *covers, sizes=sizes, **more)
+
+
+def _wide() -> Iterator[Draft]:
+    """Each option where heads are so wide that a kernel takes other tiles, over several of them."""
+    sizes = Sizes((2,), 2, 1, 5, 150, 160, 160)
+    meetings: dict[tuple[str, ...], tuple[str, ...]] = {
+        ("mask", "sinks", "lse"): ("MASK-1", "ATT-12"),
+        ("bias", "window", "scale"): ("ATT-7", "MASK-10"),
+        ("causal", "lengths", "softcap", "empty"): ("MASK-12", "ATT-5"),
+        ("mask", "bias", "broadcast", "past"): ("MASK-2", "CACHE-1"),
+    }
+    for number, (options, covers) in enumerate(meetings.items()):
+        of = replace(sizes, past=100) if "past" in options else sizes
+        sampled = dict.fromkeys(("present_key", "present_value"), (149,)) if of.past else {}
+        yield _case(
+            "-".join(("width-160", *options)),
+            f"Heads of width 160 over 150 keys, with {' and '.join(options)}.",
+            *covers,
+            sizes=of,
+            rows=(4,),
+            only=("float32", "bfloat16") if number % 2 else ("float32", "float16"),
+            sampled=sampled,
+            **given(options, of, number),
+        )
+
+
+def _past() -> Iterator[Draft]:
+    """A past is no part of its own: causality, a window and the maximum go through it."""
+    sizes = Sizes((2,), 4, 2, 4, 96, past=70)
+    present = dict.fromkeys(("present_key", "present_value"), (0, 70))
+    options: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
+        "causal-inside": (
+            "Queries that stand inside the past, as where positions are scored again",
+            ("MASK-6", "MASK-8"),
+            {"is_causal": True, "arrays": {"q_offset": whole(20, 51)}},
+        ),
+        "window-inside": (
+            "A window of queries that stand inside the past",
+            ("MASK-10", "MASK-8"),
+            {"window": [9, 3], "q_offset": 33},
+        ),
+        "window-wider": (
+            "A window that is wider than the past, of queries far behind it",
+            ("MASK-10", "MASK-8"),
+            {"window": [75, None], "q_offset": 90},
+        ),
+        "window-of-new": (
+            "A window that shows new keys alone",
+            ("MASK-10", "MASK-8"),
+            {"window": [10, 0], "q_offset": 86},
+        ),
+        "mask-of-new": (
+            "A mask that hides all of the past from one entry, and all that is new from the other",
+            ("MASK-1",),
+            {
+                "seeds": {
+                    "mask": seed(
+                        "mask",
+                        sizes.full,
+                        boxes=(
+                            box(sizes.full, False, 0, slice(None), slice(None), slice(0, 70)),
+                            box(sizes.full, False, 1, slice(None), slice(None), slice(70, None)),
+                        ),
+                    )
+                }
+            },
+        ),
+    }
+    for name, (words, covers, what) in options.items():
+        yield _case(
+            f"past-{name}",
+            f"{words}; with the lse.",
+            "CACHE-1",
+            *covers,
+            sizes=sizes,
+            only=("float32", "float64") if "window" in name else ("float32", "bfloat16"),
+            return_lse=True,
+            sampled=present,
+            **what,
+        )
+    for power, sign, where in ((5, 1, "256"), (5, -1, "minus-256")):
+        yield _case(
+            f"past-logits-of-{where}",
+            f"All logits lie about {where.replace('minus-', '-')}, those of the past and the new ones.",
+            "CACHE-1",
+            "ATT-2",
+            "ATT-14",
+            sizes=sizes,
+            only=("float32", "bfloat16"),
+            return_lse=True,
+            sampled=present,
+            seeds=_far_past(sizes, power, sign),
+        )
+
+
+def _far_past(sizes: Sizes, power: int, sign: int) -> dict[str, Seed]:
+    """`far`, of the past as well."""
+    shape = shapes(sizes, False)["past_key"]
+    past = seed("past_key", shape, boxes=(box(shape, sign * 2.0**power, slice(0, 1)),))
+    return {**far(sizes, power, sign), "past_key": past}
+
+
+def _sinks() -> Iterator[Draft]:
+    """Sinks far above and far below all logits, over one part of the keys and over several."""
+    for kv_len in (40, 300):
+        for value, where in ((160.0, "above"), (-160.0, "below")):
+            yield _case(
+                f"sinks-far-{where}-{kv_len}",
+                f"The sink of one head in two lies far {where} all logits; {kv_len} keys.",
+                "ATT-12",
+                "ATT-14",
+                "ATT-2",
+                sizes=Sizes((1,), 4, 2, 3, kv_len, 8, 8),
+                only=("float32", "bfloat16"),
+                return_lse=True,
+                seeds={"sinks": seed("sinks", (4,), boxes=tuple(box((4,), value, h) for h in (1, 3)))},
+            )
+
+
+def _rising() -> Iterator[Draft]:
+    """Logits that rise from one part of the keys to the next, by little more than a kernel might let pass."""
+    sizes = Sizes((1,), 2, 1, 4, 600, 8, 8)
+    query, key = shapes(sizes, False)["query"], shapes(sizes, False)["key"]
+    ones = seed("query", query, boxes=(box(query, 4.0, slice(0, 1)),))
+    for step in (2.0, 9.0, 16.0):
+        steps = tuple(
+            box(key, step * part, slice(100 * part, 100 * (part + 1)), slice(0, 1)) for part in range(6)
+        )
+        yield _case(
+            f"logits-rise-by-{step * 2**0.5:.0f}",
+            f"The logits of each hundred keys lie {step * 2**0.5:.0f} above those before, six times.",
+            "ATT-2",
+            "ATT-14",
+            sizes=sizes,
+            only=("float32", "float16", "bfloat16"),
+            return_lse=True,
+            seeds={"query": ones, "key": seed("key", key, boxes=steps)},
+        )
+
+
+def _entries() -> Iterator[Draft]:
+    """One more than 16 bits count: few different operands, many entries."""
+    sizes = Sizes((65537,), 1, 1, 1, 2, 1, 1)
+    few = {name: seed(name, shape, bits=1, power=0) for name, shape in shapes(sizes, False).items()}
+    yield _case(
+        "entries-65537",
+        "65,537 entries of one query and two keys of width 1.",
+        "ATT-1",
+        "IND-3",
+        sizes=sizes,
+        rows=None,
+        only=("float32",),
+        seeds=few,
+    )
