@@ -9,7 +9,7 @@ from conformance.diagnosis.facts import sizes
 from conformance.diagnosis.finding import Diagnosed
 from conformance.exploring.boundary import condition
 from conformance.exploring.explain import joined
-from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, varied
+from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, parts, varied
 from conformance.judging.verdict import Row
 from conformance.names import MHA, MHA_VJP, REDUCED_POLICIES
 from conformance.oracle import UnjudgedError, WrongOracleError, certify
@@ -21,6 +21,8 @@ SECONDS = 5.0
 """Of this process's time for all experiments of a run."""
 ASKS = 12
 """Sizes of an axis that are asked above the smallest that fails."""
+COSTLY = 2**11
+"""Queries times keys of a call above which its lengths are halved first."""
 KNOWN = 0.8
 """The share of the failures that models reproduce without contradiction, from which on no experiment is made."""
 MOST = 2
@@ -74,7 +76,7 @@ class Experiment:
 
     def fails(self, v: Varied) -> bool | None:
         """Whether a call fails in the same way; None where nothing is known of it, or it fails in another way."""
-        if time.process_time() > self._until:
+        if self._over:
             return None
         try:
             certified = certify(
@@ -91,11 +93,15 @@ class Experiment:
 
     def needs(self) -> Needs | None:
         """Each option off, then each size down; None where the case does not fail again."""
-        now = varied(self._case)
-        again = self.fails(now)
+        whole = varied(self._case)
+        costly = whole.size("q_len") * whole.size("kv_len") > COSTLY
+        some = ((told, part) for told, part in parts(whole) if costly and self.fails(part))
+        free, now = next(((list(told), part) for told, part in some), ([], whole))
+        again = now is not whole or self.fails(now)
         if not again:
             return None if again is None or self._case.repeat > 1 else self._alone
-        needed, free = [], []
+        now = self._smaller(now)
+        needed: list[str] = []
         for words, ways in changes(now):
             told: list[bool | None] = []
             for way in ways:
@@ -119,10 +125,27 @@ class Experiment:
                 lengths.append(f"{NAMES[axis]} {words}")
         if all(other is False for other in others):
             needed.append("numbers such as these")
+        if self._over and not needed and not lengths:
+            return None
         return Needs(
             self._row.case, self._row.dtype, "raises" if self._row.judged == "error" else "is wrong",
             self._case.operation, tuple(needed), tuple(lengths), tuple(free),
         )  # fmt: skip
+
+    @property
+    def _over(self) -> bool:
+        """Whether time ran out."""
+        return time.process_time() > self._until
+
+    def _smaller(self, v: Varied) -> Varied:
+        """The call with lengths halved as long as it fails and is costly: all that follows is asked of it."""
+        for axis in ("length", "kv_len", "q_len"):
+            while axis in axes(v) and v.size("q_len") * v.size("kv_len") > COSTLY and extent(v, axis) > 1:
+                less = cut(v, axis, (extent(v, axis) + 1) // 2)
+                if not self.fails(less):
+                    break
+                v = less
+        return v
 
     @property
     def _alone(self) -> Needs:
@@ -158,6 +181,8 @@ class Experiment:
         words = condition(least, fails, ASKS, most) if most > 1 else ""
         if not words and least > 1 and fails(least - 1) is False:
             words = f"{least} or more"
+        if self._over:
+            words = ""
         return words or "", cut(v, axis, least) if least < most else v
 
 

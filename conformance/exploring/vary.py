@@ -120,6 +120,23 @@ def changes(v: Varied) -> Iterator[tuple[str, tuple[Change, ...]]]:
         yield "large numbers in query or key", (_near,)
 
 
+def parts(v: Varied) -> Iterator[tuple[tuple[str, ...], Varied]]:
+    """One head of one entry, and what it goes without in words: a small part of a call that has several of both."""
+    entries, several = v.size("entries"), v.size("kv_heads") > 1
+    shared = v.size("heads") > v.size("kv_heads")
+    if v.layer or v.inputs["query"].ndim > 4 or entries * v.size("heads") == 1:
+        return
+    told = ("several batch entries",) * (entries > 1)
+    told += ("query heads that share a key head",) * shared + ("several heads",) * several
+    for number in dict.fromkeys((entries - 1, 0)):
+        of = entry(v, number) if entries > 1 else v
+        of = _ungrouped(of) if shared else of
+        for which in (slice(-1, None), slice(1)) if several else ():
+            yield told, _one_head(of, which)
+        if not several:
+            yield told, of
+
+
 def _finite(v: Varied) -> Varied:
     return replace(
         v, inputs={n: np.where(np.isfinite(x), x, 0) if n in OPERANDS else x for n, x in v.inputs.items()}

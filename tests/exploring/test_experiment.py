@@ -30,7 +30,7 @@ def target(spoils: Callable[[Mapping[str, Any], int, int], bool]) -> InProcess:
         given = {name: x for name, x in options.items() if x is not None and x is not False}
         past = given["past_key"].shape[-2] if "past_key" in given else 0
         if spoils(given, query.shape[-2], key.shape[-2] + past):
-            output = found["output"] if isinstance(found, dict) else found
+            output: Any = found["output"] if isinstance(found, dict) else found
             output *= 1.5
         return found
 
