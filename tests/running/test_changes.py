@@ -80,7 +80,9 @@ def remembering(how: Kept, features: Any) -> Any:
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("operation", DENSE)
 @pytest.mark.parametrize("how", [light_fingerprint, by_address, right_once])
-@pytest.mark.parametrize("features", [set(), set(FEATURES) - set(OPERATION_FEATURES.values())], ids=["core", "everything"])
+@pytest.mark.parametrize(
+    "features", [set(), set(FEATURES) - set(OPERATION_FEATURES.values())], ids=["core", "everything"]
+)
 @pytest.mark.covers("IND-4", "CONF-16")
 def test_answers_that_are_kept_too_long(operation: str, how: Kept, features: Any) -> None:
     for seed in (1,) if features else (1, 2):
