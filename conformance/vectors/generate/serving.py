@@ -121,7 +121,7 @@ def _attention(
     draft: Draft, inputs: dict[str, Array], options: dict[str, Any], rows: tuple[int, ...] | None
 ) -> Draft:
     """A call of attention with the options that keep their meaning."""
-    taken = ("mask", "attn_bias", "sinks", "q_offset")
+    taken: tuple[str, ...] = ("mask", "attn_bias", "sinks", "q_offset")
     options = {name: x for name, x in options.items() if name not in ("q_starts", "kv_starts")}
     if draft.operation == PACKED:
         taken = ("sinks",)

@@ -1,4 +1,4 @@
-"""What kernels treat apart and few calls ask together: wide heads, a past, sinks far away, logits that rise, entries."""
+"""What kernels treat apart and few calls ask together: wide heads, a past, far sinks, logits that rise, entries."""
 
 from collections.abc import Iterator
 from dataclasses import replace
