@@ -95,6 +95,8 @@ CONTRACTS = (
     backend("xformers_backend", "xformers", "backends", standard=MORE),
     backend("flex_backend", "torch", "backends", standard=MORE),
     backend("transformers_backend", "transformers", "torch", "backends", standard=MORE),
+    backend("transformers_flex_backend", "transformers", "torch", "backends", standard=MORE),
+    backend("flax_backend", "flax", "jax", standard=MORE),
     backend("x_transformers_backend", "x_transformers", "torch", "backends", standard=MORE),
     backend("openvino_backend", "openvino", "numpy", standard=MORE),
 )

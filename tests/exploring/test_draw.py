@@ -30,8 +30,8 @@ def digest(claims: Claims, seed: int, count: int) -> str:
 
 
 PINNED = {
-    "small": "5e43257710442ac4d03c8dd56feb166e02cefb206338f7ef30cd75edf69001bf",
-    "kernel": "a4fc6cd6ef2c8615792e0590812a8010defd8ab31d747e48ad4ae44a38f6e7ce",
+    "small": "fe2581de7fa656ac2f493597ed4dcb51d60bc5556802f064ced9b0ecb4a588dd",
+    "kernel": "02a6878e41145202e1b6ef4bb0fa890d31cafe64f5057029ec381997c0a7717c",
 }
 """Tokens and arrays of some cases of seed 7; whoever changes the draw changes them, and says so in the changelog."""
 
