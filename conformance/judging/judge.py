@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from conformance.dtypes import dtype_name
+from conformance.dtypes import cast, dtype_name
 from conformance.judging.measure import Measure, measure
 from conformance.judging.verdict import Grade, Judgement, Worst
 from conformance.names import SDPA_VJP
@@ -30,11 +30,13 @@ def judge(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> 
     """
     if case.raises:
         return Judgement("fail", f"accepted what must be refused ({', '.join(case.covers)})")
-    message = (
-        names_problem(case, outputs) or shape_problem(case, outputs) or dtype_problem(case, dtype, outputs)
-    )
+    message = names_problem(case, outputs) or shape_problem(case, outputs)
     if message:
         return Judgement("fail", message)
+    message = dtype_problem(case, dtype, outputs)
+    if message:
+        right = _right_when_cast(case, dtype, policy, outputs)
+        return Judgement("fail", f"{message}; its numbers are right" if right else message)
 
     policy = case.policy(dtype, policy)
     measures = measured(case, dtype, policy, outputs)
@@ -55,6 +57,15 @@ def judge(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> 
         grade=None if message else grade(case, dtype, policy, outputs),
         worst=worst(measures),
     )
+
+
+def _right_when_cast(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> bool:
+    """Whether outputs of another dtype would pass in that which is wanted."""
+    if any(outputs[name].dtype.kind not in "fV" for name in case.expected):
+        return False
+    own = {name: case.dtype_of.get(name, dtype) if case.gradients else dtype for name in case.expected}
+    fit = {name: cast(outputs[name], own[name]) for name in case.expected}
+    return judge(case, dtype, policy, fit).verdict == "pass"
 
 
 def measured(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> list[Measure]:

@@ -41,7 +41,7 @@ def diagnosis_lines(found: Diagnosed) -> list[str]:
         lines.append(f"{unexplained} of {_failures(found.failed)} remain unexplained")
     if unseen := found.failed - found.compared:
         lines.append(
-            f"{counted(unseen, 'failure')} left nothing to compare: a crash, a timeout, or an answer too large"
+            f"{counted(unseen, 'failure')} could not be analysed: a crash, a timeout, or an answer too large"
         )
     if found.hurried:
         lines.append("the time for the diagnosis ran out: there may be more to find")

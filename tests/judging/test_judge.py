@@ -70,7 +70,9 @@ def test_messages() -> None:
         message({"output": np.zeros((2, 3), np.float32)})
         == "output has shape (2, 3), wanted (1, 3, 4) (SHAPE-2)"
     )
-    assert message({"output": EXACT.copy()}) == "output has dtype float64, wanted float32 (DTYPE-1)"
+    wider = "output has dtype float64, wanted float32 (DTYPE-1)"
+    assert message({"output": EXACT.copy()}) == f"{wider}; its numbers are right"
+    assert message({"output": 2 * EXACT + 1}) == wider
     assert message({}) == "output is missing: got nothing (SHAPE-2)"
     assert message({"output": off(NAN)}) == "output[0, 1, 3] is nan, wanted 2 (NUM-6); 1 of 12 elements"
     assert (

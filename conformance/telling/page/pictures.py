@@ -70,7 +70,7 @@ def picture(
     places = _places(values.shape[:-2], near[:-2], many)
     numbers = (
         str(top[0]) if rows is None else ",".join(str(rows[i]) for i in range(*top))
-    )  # of the rows, for whoever reads them out
+    )  # of the rows, for a reader of the screen
     matrices = []
     for at in places:
         part = values[at][slice(*top), slice(*left)]
