@@ -1,8 +1,9 @@
 """Attention of heads that passed the checks: the first way that vouches for its result.
 
-`torch_fused` computes a whole call by a framework's own kernel. Else the call is cut into pieces, and each is computed
-`in_place` by NumPy, or by an `online_softmax`. Whatever these do not vouch for (NaN, Inf, weights, traced arrays, those
-that record a gradient) is computed by `exact`, which always does.
+`torch_fused` computes a whole call by a framework's own kernel, `jax_blocks` one that is large where JAX compiles it.
+Else the call is cut into pieces, and each is computed `in_place` by NumPy, or by an `online_softmax`. Whatever these
+do not vouch for (NaN, Inf, weights, traced arrays, those that record a gradient) is computed by `exact`, which
+always does.
 """
 
 from typing import Any

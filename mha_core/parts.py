@@ -3,7 +3,6 @@
 import functools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from mha_core.arrays import namespace_of, number
@@ -25,18 +24,12 @@ PIECES = 8
 """Fewest blocks to cut a call into, if it can be cut: what threads share."""
 
 
-@dataclass(frozen=True)
 class Part:
-    """Heads in the dtype to compute in, and the options as they apply to these."""
+    """Heads in the dtype to compute in, and the options as they apply to these; never changed."""
 
-    query: Array
-    """(..., H, q_len, d_k), not yet scaled."""
-    key: Array
-    """(..., G, kv_len, d_k)."""
-    value: Array
-    """(..., G, kv_len, d_v)."""
-    options: Options
-    sizes: Sizes
+    def __init__(self, query: Array, key: Array, value: Array, options: Options, sizes: Sizes) -> None:
+        """Heads: query (..., H, q_len, d_k), not yet scaled; key (..., G, kv_len, d_k); value (..., G, kv_len, d_v)."""
+        self.query, self.key, self.value, self.options, self.sizes = query, key, value, options, sizes
 
     @property
     def records(self) -> bool:
@@ -58,16 +51,15 @@ class Part:
         return longest(namespace_of(self.key), self.key)
 
 
-@dataclass(frozen=True)
 class Piece:
-    """Some query rows of a part."""
+    """Some query rows of a part; never changed."""
 
-    part: Part
-    rows: slice
-    at: tuple[Any, ...]
-    """Where its output lies in the whole, (..., H, q_len, d_v)."""
-    shared: dict[Any, Any] = field(default_factory=dict)
-    """What pieces of other heads of the same rows have in common."""
+    def __init__(
+        self, part: Part, rows: slice, at: tuple[Any, ...], shared: dict[Any, Any] | None = None
+    ) -> None:
+        """`at`: where its output lies in the whole; `shared`: what pieces of other heads of the rows have in common."""
+        self.part, self.rows, self.at = part, rows, at
+        self.shared: dict[Any, Any] = {} if shared is None else shared
 
     def once(self, make: Callable[..., Any], xp: Any) -> Any:
         """`make(xp, part, rows)`, made once for all that share it."""
