@@ -75,7 +75,15 @@ class Served:
     @cached_property
     def options(self) -> dict[str, Any]:
         """The options that mean in the call of attention what they mean here."""
-        names = ("is_causal", "q_offset", "window", "scale", "softcap", "sinks", "return_lse")
+        names: tuple[str, ...] = (
+            "is_causal",
+            "q_offset",
+            "window",
+            "scale",
+            "softcap",
+            "sinks",
+            "return_lse",
+        )
         names += ("mask", "attn_bias") if self.operation in (PAGED, LATENT) else ()
         names += ("kv_lengths",) if self.operation == LATENT else ()
         return {name: getattr(self, name) for name in names}

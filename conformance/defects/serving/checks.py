@@ -48,7 +48,13 @@ def _writes(c: Served) -> Sequence[Any]:
 
 
 packed, paged, latent, merged = _of(PACKED), _of(PAGED), _of(LATENT), _of(MERGE)
-with_pages, writing = _of(PAGED, APPEND), (lambda c: c.pages and c.slots is not None)
+with_pages = _of(PAGED, APPEND)
+
+
+def writing(c: Served) -> bool:
+    """Whether a call writes to slots."""
+    return c.pages and c.slots is not None
+
 
 SERVING_CHECKS: tuple[Check, ...] = (
     Check("no partial result", "MERGE-6", merged(lambda c: len(c.outputs) == 0 or len(c.lses) == 0)),

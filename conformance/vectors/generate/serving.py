@@ -121,7 +121,7 @@ def _attention(
     draft: Draft, inputs: dict[str, Array], options: dict[str, Any], rows: tuple[int, ...] | None
 ) -> Draft:
     """A call of attention with the options that keep their meaning."""
-    taken = ("mask", "attn_bias", "sinks", "q_offset")
+    taken: tuple[str, ...] = ("mask", "attn_bias", "sinks", "q_offset")
     options = {name: x for name, x in options.items() if name not in ("q_starts", "kv_starts")}
     if draft.operation == PACKED:
         taken = ("sinks",)
@@ -213,10 +213,10 @@ def _packed(draft: Draft, name: str, found: list[tuple[int, Golden]], held: Held
     heads, length = draft.inputs["query"].shape[:2]
     width = () if name == "lse" else (draft.inputs["value"].shape[-1],)
     axis = query_axis(name, 2 + len(width))
-    nothing = np.zeros((heads, 0, *width))
 
     def together(arrays: Iterable[Array]) -> Array:
-        return np.concatenate([nothing, *arrays], axis)
+        some = list(arrays)
+        return np.concatenate(some, axis) if some else np.zeros((heads, 0, *width))
 
     return Golden(
         shape=(heads, length, *width),

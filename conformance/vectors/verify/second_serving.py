@@ -55,27 +55,31 @@ def _attention(
 
 def _packed(case: Case) -> Iterator[Compared]:
     x = dict(case.inputs)
-    heads, _, width = x["query"].shape
     held = case.expected["output"].rows
     number = {row: at for at, row in enumerate(range(x["query"].shape[1]) if held is None else held)}
     for i in range(x["q_starts"].size - 1):
         first, end = int(x["q_starts"][i]), int(x["q_starts"][i + 1])
         key_first, key_end = int(x["kv_starts"][i]), int(x["kv_starts"][i + 1])
         rows = tuple(row - first for row in range(first, end) if row in number)
-        part = {
-            "query": _made((heads, end - first, width), lambda p, b=first: x["query"][p[0], b + p[1], p[2]])
-        }  # type: ignore[misc]
-        for name in ("key", "value"):
-            shape = (x[name].shape[0], key_end - key_first, x[name].shape[2])
-            part[name] = _made(shape, lambda p, n=name, b=key_first: x[n][p[0], b + p[1], p[2]])  # type: ignore[misc]
+        part = {}
+        for name, begin, end_ in (
+            ("query", first, end),
+            ("key", key_first, key_end),
+            ("value", key_first, key_end),
+        ):
+            shape = (x[name].shape[0], end_ - begin, x[name].shape[2])
+
+            def at(p: Place, name: str = name, begin: int = begin) -> Any:
+                return x[name][p[0], begin + p[1], p[2]]
+
+            part[name] = _made(shape, at)
         part |= {"sinks": x["sinks"]} if "sinks" in x else {}
         own = {"q_offset": int(x["q_offset"][i])} if "q_offset" in x else {}
         if not rows:
             continue
         for output, place, value, slack in _attention(case, part, rows, **own):
-            at = 1  # the axis of queries, of both results
-            row = number[first + rows[place[at]]]
-            yield output, (*place[:at], row, *place[at + 1 :]), value, slack
+            row = number[first + rows[place[1]]]  # the axis of queries, of both results
+            yield output, (place[0], row, *place[2:]), value, slack
 
 
 def _cell(x: dict[str, Array], name: str, page: int, place: int, rest: Place) -> Any:
@@ -91,7 +95,7 @@ def _cell(x: dict[str, Array], name: str, page: int, place: int, rest: Place) ->
 def _paged(case: Case) -> Iterator[Compared]:
     x = dict(case.inputs)
     table, size = x["page_table"], int(x["key_pages"].shape[1])
-    inputs = {
+    inputs: dict[str, Array] = {
         name: x[name]
         for name in ("query", "mask", "attn_bias", "sinks", "q_offset", "kv_lengths")
         if name in x

@@ -228,7 +228,10 @@ def _empty_parts() -> Iterator[Draft]:
         **_empty(3, some, nan=True, name="nan"),
     )
     yield merge(
-        f"{JOIN}all-empty", "Every part is empty, whatever its outputs hold: zeros and -inf.", "MERGE-4", **_empty(2, every, name="all")
+        f"{JOIN}all-empty",
+        "Every part is empty, whatever it holds: zeros and -inf.",
+        "MERGE-4",
+        **_empty(2, every, name="all"),
     )
     bad = Draws(f"{JOIN}nan-lse").gauss(2, 2, 3, 2)
     bad[0, 0, 1, 0] = np.nan
