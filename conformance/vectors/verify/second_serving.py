@@ -144,7 +144,8 @@ def _merged(case: Case) -> Iterator[Compared]:
             sink = float(x["sinks"][row[-2]]) if "sinks" in x else -math.inf
             width = x["outputs"].shape[-1]
             if not there or broken:
-                lse: Any = math.nan if broken else -math.inf
+                of_sink = mpf(sink) if math.isfinite(sink) else sink
+                lse: Any = math.nan if broken else of_sink  # of an empty row the sink, -inf without one
                 yield "lse", row, lse, mpf(0)
                 for c in range(width):
                     yield "output", (*row, c), math.nan if broken else mpf(0), mpf(0)
