@@ -22,7 +22,7 @@ from conformance.exploring.search import Event, Found, Judged, Tally, examine
 from conformance.exploring.search import explore as searched
 from conformance.exploring.trial import Trials
 from conformance.judging.verdict import Row
-from conformance.names import DTYPES
+from conformance.names import DENSE, DTYPES
 from conformance.running.answer import Hello
 from conformance.running.baseline import read_baseline
 from conformance.running.isolated import Isolated
@@ -223,11 +223,12 @@ class Exploration:
                     f"{source} does not support {dtype}; it supports {', '.join(hello.dtypes) or 'no dtype'}"
                 )
         dtypes = tuple(d for d in DTYPES if d in (selection.dtypes or hello.dtypes))
-        operations = tuple(o for o in hello.operations if selection.operation in (None, o))
+        operations = tuple(o for o in hello.operations if selection.operation in (None, o) and o in DENSE)
         wanted = frozenset(selection.features)
         if not operations or not dtypes:
             raise UsageError(
-                f"{source} claims no {selection.operation or 'operation'}: nothing is left to draw"
+                f"{source} has no operation that explore draws: it draws {', '.join(DENSE)}; "
+                "`mha-conformance run` tests the others"
             )
         if wanted and not wanted & set(hello.features):
             raise UsageError(

@@ -21,6 +21,7 @@ from conformance.vectors.load import load_vectors
 
 CASES = [case for case in load_vectors().cases if not case.raises]
 SMALL = [case for case in CASES if sum(x.size for x in case.inputs.values()) < 2000]
+EVERY = set(FEATURES) - set(OPERATION_FEATURES.values())
 CORE = [case for case in SMALL if not case.features]
 Answers = Mapping[str, Any]
 Kept = Callable[[dict[Any, Any], tuple[Any, ...], Callable[[], Answers]], Answers]
@@ -80,9 +81,7 @@ def remembering(how: Kept, features: Any) -> Any:
 @pytest.mark.turns(3)
 @pytest.mark.parametrize("operation", DENSE)
 @pytest.mark.parametrize("how", [light_fingerprint, by_address, right_once])
-@pytest.mark.parametrize(
-    "features", [set(), set(FEATURES) - set(OPERATION_FEATURES.values())], ids=["core", "everything"]
-)
+@pytest.mark.parametrize("features", [set(), EVERY], ids=["core", "everything"])
 @pytest.mark.covers("IND-4", "CONF-16")
 def test_answers_that_are_kept_too_long(operation: str, how: Kept, features: Any) -> None:
     for seed in (1,) if features else (1, 2):

@@ -33,7 +33,7 @@ def _zeros_behind(p: Served, key: Array, value: Array) -> tuple[Array, Array]:
 def _spoilt(s: Any, p: Served) -> dict[str, Array]:
     """A NaN in the channels that values lack reaches every row of its entry, hidden or not."""
     found: dict[str, Array] = R.latent(s, p)
-    bad = np.isnan(p.latent[..., p.value_dim :]).any(axis=(-1, -2))[..., None, None, None]
+    bad: Any = np.isnan(p.latent[..., p.value_dim :]).any(axis=(-1, -2))[..., None, None, None]
     return {**found, "output": np.where(bad, np.asarray(np.nan, p.query.dtype), found["output"])}
 
 
@@ -85,7 +85,7 @@ def _first_peak(p: Served, lses: Array) -> Array:
 def _nan_when_all_empty(s: Any, p: Served) -> dict[str, Array]:
     """0 / 0 where every part is empty."""
     found: dict[str, Array] = R.merged(s, p)
-    gone: Array = np.asarray(np.isneginf(np.stack(list(p.lses))).all(axis=0))
+    gone: Any = np.isneginf(np.stack(list(p.lses))).all(axis=0)
     return {
         "output": np.where(gone[..., None], np.asarray(np.nan, found["output"].dtype), found["output"]),
         "lse": np.where(gone, np.asarray(np.nan, found["lse"].dtype), found["lse"]),
@@ -100,7 +100,7 @@ def _nan_when_empty(s: Any, p: Served) -> dict[str, Array]:
 
 
 def _lse_cast(p: Served, lses: Array, peak: Array, terms: Array) -> Array:
-    narrow: Array = lses.astype(p.first.dtype).astype(p.wide)
+    narrow: Any = lses.astype(p.first.dtype).astype(p.wide)
     return np.asarray(R.merge_terms(p, narrow, R.merge_peak(p, narrow)))
 
 

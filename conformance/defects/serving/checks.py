@@ -51,8 +51,8 @@ packed, paged, latent, merged = _of(PACKED), _of(PAGED), _of(LATENT), _of(MERGE)
 with_pages = _of(PAGED, APPEND)
 
 
-def writing(c: Any) -> bool:
-    """Whether pages are written to."""
+def writing(c: Served) -> bool:
+    """Whether a call writes to slots."""
     return c.pages and c.slots is not None
 
 

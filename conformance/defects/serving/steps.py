@@ -133,8 +133,9 @@ def merge_total(p: Served, terms: Array, peak: Array) -> Array:
 
 
 def merge_log(p: Served, total: Array, peak: Array, lses: Array) -> Array:
-    """The lse of the whole; -inf where every part is empty (MERGE-4)."""
-    return np.where(np.isneginf(lses).all(axis=0), p.wide(-np.inf), np.log(total) + peak)
+    """The lse of the whole; where every part is empty -inf, or the sink where there is one (MERGE-4)."""
+    sink = p.wide(-np.inf) if p.sinks is None else p.sinks.astype(p.wide)[:, None]
+    return np.where(np.isneginf(lses).all(axis=0), sink, np.log(total) + peak)
 
 
 SERVING_STEPS: dict[str, Any] = {

@@ -142,8 +142,9 @@ def _serving_features(draft: Draft, cases: Iterable[Case]) -> set[str]:
     for share in serving.shares(draft):
         problem = pose(share.draft.operation, share.draft.inputs, share.draft.options, None)
         lengths = share.draft.inputs.get("kv_lengths", np.int64(problem.kv_len))
-        there = np.broadcast_to(np.asarray(np.greater(lengths, 0)), problem.size)  # entries that have any key
-        empty |= not np.asarray(problem.visible.any(axis=-1))[there].all()
+        there: Any = np.broadcast_to(lengths > 0, problem.size)  # entries that have any key
+        some: Any = problem.visible.any(axis=-1)
+        empty |= not some[there].all()
     return found | ({"empty"} if empty else set())
 
 

@@ -213,10 +213,10 @@ def _packed(draft: Draft, name: str, found: list[tuple[int, Golden]], held: Held
     heads, length = draft.inputs["query"].shape[:2]
     width = () if name == "lse" else (draft.inputs["value"].shape[-1],)
     axis = query_axis(name, 2 + len(width))
-    nothing = np.zeros((heads, 0, *width))
 
     def together(arrays: Iterable[Array]) -> Array:
-        return np.concatenate([nothing, *arrays], axis)
+        some = list(arrays)
+        return np.concatenate(some, axis) if some else np.zeros((heads, 0, *width))
 
     return Golden(
         shape=(heads, length, *width),

@@ -61,17 +61,25 @@ def _packed(case: Case) -> Iterator[Compared]:
         first, end = int(x["q_starts"][i]), int(x["q_starts"][i + 1])
         key_first, key_end = int(x["kv_starts"][i]), int(x["kv_starts"][i + 1])
         rows = tuple(row - first for row in range(first, end) if row in number)
-        part = {"query": x["query"][:, first:end, :]}
-        for name in ("key", "value"):
-            part[name] = x[name][:, key_first:key_end, :]
+        part = {}
+        for name, begin, end_ in (
+            ("query", first, end),
+            ("key", key_first, key_end),
+            ("value", key_first, key_end),
+        ):
+            shape = (x[name].shape[0], end_ - begin, x[name].shape[2])
+
+            def at(p: Place, name: str = name, begin: int = begin) -> Any:
+                return x[name][p[0], begin + p[1], p[2]]
+
+            part[name] = _made(shape, at)
         part |= {"sinks": x["sinks"]} if "sinks" in x else {}
         own = {"q_offset": int(x["q_offset"][i])} if "q_offset" in x else {}
         if not rows:
             continue
         for output, place, value, slack in _attention(case, part, rows, **own):
-            at = 1  # the axis of queries, of both results
-            row = number[first + rows[place[at]]]
-            yield output, (*place[:at], row, *place[at + 1 :]), value, slack
+            row = number[first + rows[place[1]]]  # the axis of queries, of both results
+            yield output, (place[0], row, *place[2:]), value, slack
 
 
 def _cell(x: dict[str, Array], name: str, page: int, place: int, rest: Place) -> Any:
@@ -136,7 +144,8 @@ def _merged(case: Case) -> Iterator[Compared]:
             sink = float(x["sinks"][row[-2]]) if "sinks" in x else -math.inf
             width = x["outputs"].shape[-1]
             if not there or broken:
-                lse: Any = math.nan if broken else -math.inf
+                of_sink = mpf(sink) if math.isfinite(sink) else sink
+                lse: Any = math.nan if broken else of_sink  # of an empty row the sink, -inf without one
                 yield "lse", row, lse, mpf(0)
                 for c in range(width):
                     yield "output", (*row, c), math.nan if broken else mpf(0), mpf(0)

@@ -229,7 +229,7 @@ def _empty_parts() -> Iterator[Draft]:
     )
     yield merge(
         f"{JOIN}all-empty",
-        "Every part is empty, whatever its outputs hold: zeros and -inf.",
+        "Every part is empty, whatever it holds: zeros and -inf.",
         "MERGE-4",
         **_empty(2, every, name="all"),
     )
