@@ -40,12 +40,17 @@ def _compiled(operation: Callable[..., Any], **static: Any) -> Any:
     return jax.jit(functools.partial(operation, **static))
 
 
+def _is_traced(x: Any) -> bool:
+    """Whether an argument is an array, or a list of some."""
+    return isinstance(x, jax.Array) or (isinstance(x, list) and len(x) > 0 and all(map(_is_traced, x)))
+
+
 def _jit(operation: Callable[..., Any]) -> Callable[..., Any]:
     """The operation as it is called eagerly."""
 
     @functools.wraps(operation)
     def call(*operands: Any, **options: Any) -> Any:
-        traced = {key: x for key, x in options.items() if isinstance(x, jax.Array)}
+        traced = {key: x for key, x in options.items() if _is_traced(x)}
         static = {
             key: tuple(x) if isinstance(x, list) else x for key, x in options.items() if key not in traced
         }

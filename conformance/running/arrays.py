@@ -156,6 +156,13 @@ def _to_torch(module: Any, array: Array, device: str | None) -> Any:
 def _to_jax(module: Any, array: Array, device: str | None) -> Any:
     if array.dtype == np.float64 and not module.config.read("jax_enable_x64"):
         module.config.update("jax_enable_x64", True)
+    if array.dtype == np.int64 and np.any(array != array.astype(np.int32)) and hasattr(module, "enable_x64"):
+        with module.enable_x64(True):  # else it keeps the lower half of each number, without a word
+            return _placed_by_jax(module, array, device)
+    return _placed_by_jax(module, array, device)
+
+
+def _placed_by_jax(module: Any, array: Array, device: str | None) -> Any:
     if device is None:
         return module.numpy.asarray(array)
     platform, _, index = device.partition(":")

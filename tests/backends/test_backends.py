@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import backends
+import mha_core
 from conformance import names
 from mha_core import FEATURES, AttentionResult
 
@@ -31,6 +32,8 @@ NAMES = {
     "jax_backend": "jax",
     "jax_jit_backend": "jax-jit",
 }
+DENSE = (names.SDPA, names.MHA, names.SDPA_VJP, names.MHA_VJP)
+"""Operations that take every option."""
 FORWARD_ONLY = {"jax_backend"}
 """Backends that leave gradients to another one."""
 SOURCES = sorted(
@@ -131,7 +134,10 @@ def test_what_it_declares(backend):
     assert set(backend.dtypes) <= set(names.DTYPES)
     assert backend.features == set(names.FEATURES)
     assert backend.accuracy == "fused"
-    for operation in names.OPERATIONS:
+    for operation in set(names.OPERATIONS) - set(DENSE):
+        own = inspect.signature(getattr(mha_core, operation)).parameters
+        assert inspect.signature(getattr(backend, operation)).parameters.keys() == own.keys()
+    for operation in DENSE:
         if operation.endswith("_vjp") and backend.__name__.rpartition(".")[2] in FORWARD_ONLY:
             assert not hasattr(backend, operation)
             continue

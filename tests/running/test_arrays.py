@@ -93,6 +93,7 @@ def test_jax_x64() -> None:
     pytest.importorskip("jax")
     code = (
         "import numpy as np\nfrom conformance.running.arrays import giver\ngive = giver('jax', None)\n"
+        "wide = give(np.array([2**32 + 1, -1]))\nassert wide.tolist() == [2**32 + 1, -1]\n"
         "print(give(np.ones(1, np.float32)).dtype, give(np.ones(1, np.int64)).dtype, "
         "give(np.ones(1)).dtype, give(np.ones(1, np.int64)).dtype)"
     )
