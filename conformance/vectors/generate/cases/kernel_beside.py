@@ -5,19 +5,20 @@ from dataclasses import replace
 from typing import Any
 
 from conformance.vectors.generate.cases.kernel_numbers import far
-from conformance.vectors.generate.cases.kernels import given
+from conformance.vectors.generate.cases.kernels import given, poisoned
 from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.seeding import Sizes, box, seed, seeded, shapes, spread, whole
 from conformance.vectors.seeded import Seed
 
 
 def drafts() -> Iterator[Draft]:
-    """Wide heads, then a past, then numbers, then layers, then entries."""
+    """Wide heads, then a past, then numbers, then layers, gradients and entries."""
     yield from _wide()
     yield from _past()
     yield from _sinks()
     yield from _rising()
     yield from _layers()
+    yield from _gradients()
     yield from _entries()
 
 
@@ -250,6 +251,39 @@ def _layers() -> Iterator[Draft]:
             **sampling,
             **more,
         )
+
+
+def _gradients() -> Iterator[Draft]:
+    """A window over several blocks of queries, and a layer with NaN behind its lengths."""
+    long = Sizes((1,), 2, 1, 150, 40, 8, 8)
+    yield _case(
+        "gradient-queries-150-window",
+        "A window over 150 queries, of which the last see the last keys.",
+        "GRAD-3",
+        "MASK-10",
+        sizes=long,
+        rows=None,
+        backward=True,
+        only=("float32", "float64"),
+        sampled={"query": (20, 131, 149), "key": (0, 39), "value": (0, 39)},
+        window=[9, 3],
+        q_offset=-110,
+    )
+    layer, lengths = Sizes((3,), 2, 2, 5, 24, 8, 8, width=16), [10, 24, 0]
+    yield _case(
+        "gradient-layer-nan-behind-lengths",
+        "Tokens behind the length of each entry are NaN, which no gradient of a weight may show.",
+        "GRAD-9",
+        "GRAD-10",
+        sizes=layer,
+        rows=None,
+        backward=True,
+        only=("float32", "float16"),
+        needs=("strict_masking",),
+        sampled={"key": (0, 23), "value": (0, 23)},
+        arrays={"kv_lengths": whole(*lengths)},
+        seeds=poisoned(layer, lengths),
+    )
 
 
 def _entries() -> Iterator[Draft]:
