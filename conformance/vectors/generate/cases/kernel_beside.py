@@ -1,22 +1,24 @@
-"""What kernels treat apart and few calls ask together: wide heads, a past, far sinks, logits that rise, entries."""
+"""What kernels treat apart: wide heads, a past, sinks far away, logits that rise, layers and entries."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from conformance.vectors.generate.cases.kernel_numbers import far
-from conformance.vectors.generate.cases.kernels import given
+from conformance.vectors.generate.cases.kernels import given, poisoned
 from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.seeding import Sizes, box, seed, seeded, shapes, spread, whole
 from conformance.vectors.seeded import Seed
 
 
 def drafts() -> Iterator[Draft]:
-    """Wide heads, then a past, then numbers, then entries."""
+    """Wide heads, then a past, then numbers, then layers, gradients and entries."""
     yield from _wide()
     yield from _past()
     yield from _sinks()
     yield from _rising()
+    yield from _layers()
+    yield from _gradients()
     yield from _entries()
 
 
@@ -161,6 +163,127 @@ def _rising() -> Iterator[Draft]:
             return_lse=True,
             seeds={"query": ones, "key": seed("key", key, boxes=steps)},
         )
+
+
+def _layers() -> Iterator[Draft]:
+    """A layer whose path depends on its masks, its sizes of one, and on which operands are one array."""
+    past = Sizes((2,), 4, 2, 6, 90, 8, 8, past=60, width=32)
+    for name, more in (("mask", ("mask",)), ("bias", ("bias",)), ("mask-of-keys", ())):
+        what = given(("window", *more), past, 1)
+        if not more:
+            what["seeds"] = {"mask": seed("mask", (2, 1, 1, 90))}
+        yield _case(
+            f"layer-past-window-{name}",
+            f"A window begins behind the first key, in a past, with a {name.replace('-', ' ')}.",
+            "CACHE-2",
+            "MASK-10",
+            "ATT-7" if name == "bias" else "MASK-1",
+            sizes=past,
+            only=("float32", "bfloat16"),
+            sampled=dict.fromkeys(("present_key", "present_value"), (0, 60)),
+            **what,
+        )
+    layer = Sizes((2,), 4, 4, 5, 20, 8, 8, width=16)
+    for name, sizes in (
+        ("d_v", replace(layer, d_v=1)),
+        ("d_k", replace(layer, d_k=1)),
+        ("d_k-and-d_v", replace(layer, d_k=1, d_v=1, groups=2)),
+        ("heads", replace(layer, heads=1, groups=1)),
+        ("width", replace(layer, width=1)),
+    ):
+        yield _case(
+            f"layer-{name.replace('_', '')}-of-one",
+            f"A layer whose {name.replace('-', ' ')} is one, and no other axis.",
+            "PROJ-1",
+            "PROJ-3",
+            sizes=sizes,
+            only=("float32", "float16"),
+        )
+    for name, sizes, more in (
+        ("values-of-72", replace(layer, d_v=72), {}),
+        ("groups-of-3", replace(layer, heads=12, groups=4), {}),
+        ("width-200", replace(layer, width=200), {}),
+        (
+            "two-batch-axes-mask",
+            replace(layer, batch=(2, 3)),
+            {"seeds": {"mask": seed("mask", (2, 1, 4, 5, 20))}},
+        ),
+    ):
+        yield _case(
+            f"layer-{name}",
+            f"A layer of {name.replace('-', ' ')}, where a kernel may have room for less.",
+            "PROJ-1",
+            "SHAPE-8" if "mask" in name else "PROJ-3",
+            sizes=sizes,
+            only=("float32", "bfloat16"),
+            **more,
+        )
+    own = Sizes((2,), 4, 4, 24, 24, 8, 8, width=32)
+    yield _case(
+        "layer-shared-key",
+        "Query and key are one array, and the value is another of the same shape.",
+        "PROJ-1",
+        "IND-2",
+        sizes=own,
+        only=("float32", "bfloat16"),
+        memory={"key": "shared"},
+        seeds={"key": seed("query", shapes(own, False)["query"])},
+    )
+    alike = {name: seed("query", shapes(own, True)["query"]) for name in ("query", "key", "value")}
+    shared = dict.fromkeys(("key", "value"), "shared")
+    for name, backward, more in (
+        ("layer-shared-causal", False, {"is_causal": True}),
+        ("gradient-layer-shared-causal", True, {"is_causal": True}),
+        ("gradient-layer-shared-scale", True, {"scale": 0.375}),
+    ):
+        of_rows = dict.fromkeys(("query", "key", "value", "w_q", "w_k", "w_v"), (0, 23))
+        sampling = {"sampled": {**of_rows, "w_o": (0, 7)}, "rows": None} if backward else {}
+        yield _case(
+            name,
+            "Self-attention with every bias: query, key and value are one array.",
+            "GRAD-10" if backward else "PROJ-1",
+            "IND-2",
+            sizes=own,
+            backward=backward,
+            only=("float32", "float16"),
+            memory=shared,
+            seeds=alike,
+            **sampling,
+            **more,
+        )
+
+
+def _gradients() -> Iterator[Draft]:
+    """A window over several blocks of queries, and a layer with NaN behind its lengths."""
+    long = Sizes((1,), 2, 1, 150, 40, 8, 8)
+    yield _case(
+        "gradient-queries-150-window",
+        "A window over 150 queries, of which the last see the last keys.",
+        "GRAD-3",
+        "MASK-10",
+        sizes=long,
+        rows=None,
+        backward=True,
+        only=("float32", "float64"),
+        sampled={"query": (20, 131, 149), "key": (0, 39), "value": (0, 39)},
+        window=[9, 3],
+        q_offset=-110,
+    )
+    layer, lengths = Sizes((3,), 2, 2, 5, 24, 8, 8, width=16), [10, 24, 0]
+    yield _case(
+        "gradient-layer-nan-behind-lengths",
+        "Tokens behind the length of each entry are NaN, which no gradient of a weight may show.",
+        "GRAD-9",
+        "GRAD-10",
+        sizes=layer,
+        rows=None,
+        backward=True,
+        only=("float32", "float16"),
+        needs=("strict_masking",),
+        sampled={"key": (0, 23), "value": (0, 23)},
+        arrays={"kv_lengths": whole(*lengths)},
+        seeds=poisoned(layer, lengths),
+    )
 
 
 def _entries() -> Iterator[Draft]:
