@@ -367,11 +367,4 @@ DEFECTS = (
         _accepting("offsets of parts"),
         features=(*NEEDS, "validation"),
     ),
-    Defect(
-        "packed-bias-dropped",
-        "A bias of a packed call is dropped in silence.",
-        ("PACK-7",),
-        _accepting("options of one length"),
-        features=(*NEEDS, "validation"),
-    ),
 )

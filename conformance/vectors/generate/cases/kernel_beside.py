@@ -199,7 +199,7 @@ def _layers() -> Iterator[Draft]:
             sizes=sizes,
             only=("float32", "float16"),
         )
-    for name, sizes, more in (
+    wide: tuple[tuple[str, Sizes, dict[str, Any]], ...] = (
         ("values-of-72", replace(layer, d_v=72), {}),
         ("groups-of-3", replace(layer, heads=12, groups=4), {}),
         ("width-200", replace(layer, width=200), {}),
@@ -208,7 +208,8 @@ def _layers() -> Iterator[Draft]:
             replace(layer, batch=(2, 3)),
             {"seeds": {"mask": seed("mask", (2, 1, 4, 5, 20))}},
         ),
-    ):
+    )
+    for name, sizes, options in wide:
         yield _case(
             f"layer-{name}",
             f"A layer of {name.replace('-', ' ')}, where a kernel may have room for less.",
@@ -216,7 +217,7 @@ def _layers() -> Iterator[Draft]:
             "SHAPE-8" if "mask" in name else "PROJ-3",
             sizes=sizes,
             only=("float32", "bfloat16"),
-            **more,
+            **options,
         )
     own = Sizes((2,), 4, 4, 24, 24, 8, 8, width=32)
     yield _case(
@@ -231,13 +232,14 @@ def _layers() -> Iterator[Draft]:
     )
     alike = {name: seed("query", shapes(own, True)["query"]) for name in ("query", "key", "value")}
     shared = dict.fromkeys(("key", "value"), "shared")
-    for name, backward, more in (
+    ways: tuple[tuple[str, bool, dict[str, Any]], ...] = (
         ("layer-shared-causal", False, {"is_causal": True}),
         ("gradient-layer-shared-causal", True, {"is_causal": True}),
         ("gradient-layer-shared-scale", True, {"scale": 0.375}),
-    ):
+    )
+    for name, backward, options in ways:
         of_rows = dict.fromkeys(("query", "key", "value", "w_q", "w_k", "w_v"), (0, 23))
-        sampling = {"sampled": {**of_rows, "w_o": (0, 7)}, "rows": None} if backward else {}
+        sampling: dict[str, Any] = {"sampled": {**of_rows, "w_o": (0, 7)}, "rows": None} if backward else {}
         yield _case(
             name,
             "Self-attention with every bias: query, key and value are one array.",
@@ -249,7 +251,7 @@ def _layers() -> Iterator[Draft]:
             memory=shared,
             seeds=alike,
             **sampling,
-            **more,
+            **options,
         )
 
 

@@ -353,6 +353,3 @@ def _refused() -> Iterator[Draft]:
         is_causal=True,
         q_offset=whole(1, 1, 1),
     )
-    yield refused(
-        "bias", "A bias, which has no meaning over several parts.", "PACK-7", attn_bias=d.gauss(5, 7)
-    )
