@@ -424,3 +424,11 @@ def test_what_is_refused(kind, change, error, message):
     operation(**arrays)
     with pytest.raises(error, match=re.escape(message)):
         operation(**arrays | change)
+
+
+@pytest.mark.covers("PACK-7")
+@pytest.mark.parametrize("option", ["mask", "attn_bias", "kv_lengths", "past_key", "return_weights"])
+def test_a_packed_call_takes_no_option_of_one_length(option):
+    rows, starts = np.ones((2, 3, 4)), np.array([0, 3])
+    with pytest.raises(TypeError, match=option):
+        mha_core.packed_attention(rows, rows, rows, q_starts=starts, kv_starts=starts, **{option: rows})
