@@ -1,8 +1,10 @@
 """Reads the vectors back as Cases: schema first, then hashes, then tensors."""
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,22 @@ def load_vectors(directory: Path | None = None) -> Vectors:
     """
     shipped = directory is None
     directory = directory or vectors_directory()
+    return _loaded(directory, shipped, _state(directory))
+
+
+def _state(directory: Path) -> tuple[tuple[str, int, int], ...]:
+    """What changes where a file of a directory does: names, sizes and times."""
+    try:
+        with os.scandir(directory) as entries:
+            found = [(entry.name, entry.stat()) for entry in entries]
+    except OSError:
+        return ()  # reading says why
+    return tuple(sorted((name, state.st_size, state.st_mtime_ns) for name, state in found))
+
+
+@lru_cache(maxsize=1)
+def _loaded(directory: Path, shipped: bool, state: tuple[tuple[str, int, int], ...]) -> Vectors:
+    """Reads a directory; once for each state of its files."""
     raw = _read(directory / INDEX)
     sha256 = hashlib.sha256(raw).hexdigest()
     checked = (
