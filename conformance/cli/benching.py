@@ -8,7 +8,7 @@ import click
 
 from conformance.cli.exits import CONFORMANT, FAILED, examples
 from conformance.errors import UsageError
-from conformance.names import DTYPES, OPERATIONS, SDPA
+from conformance.names import DENSE, DTYPES, SDPA
 from conformance.running.nearest import known
 from conformance.telling.outfile import OutFile, check_apart, files_of
 from conformance.telling.text import console, plain
@@ -136,7 +136,7 @@ def bench(
     batch, heads, queries, width = sizes
     request = Request(
         targets=(target, *against),
-        operation=known("operation", operation, OPERATIONS),
+        operation=known("operation", operation, DENSE),
         dtype=known("dtype", dtype, DTYPES),
         shape=(batch, heads, queries, width),
         kv_len=kv_len,

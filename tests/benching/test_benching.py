@@ -20,7 +20,7 @@ from conformance.benching.rivals import OtherResultError, check_agreement, outpu
 from conformance.benching.timing import Sample, measured, ratios, spread
 from conformance.cli import main
 from conformance.errors import UsageError
-from conformance.names import OPERATIONS
+from conformance.names import DENSE as OPERATIONS
 from conformance.running.target import adopt
 from conformance.telling.bench import bench_lines, bench_svg
 

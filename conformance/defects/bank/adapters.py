@@ -42,7 +42,7 @@ def _or_window(name: str) -> Change:
     """A rule and the window, of which one is enough."""
 
     def intersect(c: Call, rules: tuple[Any, ...]) -> Array:
-        named = dict(zip(("mask", "bias", "causal", "window", "lengths"), rules, strict=True))
+        named = dict(zip(("mask", "bias", "causal", "window", "lengths", "segments"), rules, strict=True))
         if named[name] is None or named["window"] is None:
             return R.intersect(c, rules)
         either = named.pop(name) | named.pop("window")
