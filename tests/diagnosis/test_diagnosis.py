@@ -91,11 +91,16 @@ WRONG_AS_THEY_CAME = {"outsider_layer": {"projection/no-batch-entries", "project
 """Their author's own slip, met by cases that came later: an array without an element has no size of -1."""
 
 
+AMENDED = {"causal/empty-rows-lse-is-sink", "mask/empty-row-lse-is-sink"}
+"""The authors were told the rule before MASK-16, by which the lse of an empty row lost its sink."""
+
+
 @pytest.mark.parametrize(("module", "slip"), [pytest.param(m, s, id=m) for m, s in PLAIN])
 def test_plain_module_is_right(module: str, slip: Slip) -> None:
     rows = rows_of(replace(slip, edits=()).target(), cases())
     assert len(rows) > 5
-    assert {row.case for row in rows if row.failed} == WRONG_AS_THEY_CAME.get(module, set())
+    failed = {row.case for row in rows if row.failed}
+    assert failed - AMENDED == WRONG_AS_THEY_CAME.get(module, set())
 
 
 def test_nothing_is_said_of_what_is_right() -> None:
