@@ -33,7 +33,7 @@ from conformance.telling.outfile import check_apart, files_of
 from conformance.telling.record import library_versions
 from conformance.telling.record import text as report_text
 from conformance.telling.report import BaselineResult, Drawing, Report, TargetInfo
-from conformance.telling.requirements import read_requirements
+from conformance.telling.requirements import in_force
 from conformance.telling.small import within
 from conformance.vectors import load
 from conformance.version import SPEC_VERSION, SUITE_VERSION
@@ -345,7 +345,6 @@ class Exploration:
         """What came so far."""
         assert self.hello is not None
         rows, baseline = within(self._rows), self.request.baseline
-        requirements = [r.id for r in read_requirements() if not r.withdrawn]
         return Report(
             suite_version=SUITE_VERSION,
             spec_version=SPEC_VERSION,
@@ -357,7 +356,7 @@ class Exploration:
             summary=summary.count(rows),
             features=summary.features(rows, self.hello, whole=False),
             profiles=summary.profiles(rows, self.hello, whole=False),
-            untested_requirements=summary.untested(rows, requirements),
+            untested_requirements=summary.untested(rows, in_force()),
             results=rows,
             baseline=BaselineResult(baseline.path, self._flaws()) if baseline else None,
             drawing=Drawing(self.wanted.seed, self.tally.drawn, self.tally.judged),

@@ -18,7 +18,7 @@ from conformance.telling.known import baseline_text
 from conformance.telling.outfile import OutFile, check_apart, files_of
 from conformance.telling.record import Recorder
 from conformance.telling.report import Report, read_report
-from conformance.telling.requirements import read_requirements
+from conformance.telling.requirements import in_force
 from conformance.telling.resume import check_request
 from conformance.telling.text import shorten
 from conformance.vectors import load
@@ -158,7 +158,7 @@ def prepare(
     held = Held(written)
     try:
         request, vectors, resumed = _complete(request, files, fresh)
-        requirements = [r.id for r in read_requirements() if not r.withdrawn]
+        requirements = in_force()
     except BaseException:
         held.release()
         raise

@@ -6,8 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.judging.verdict import Row
+from conformance.names import DENSE
 from conformance.telling.requirements import id_order
 
+GATHERED = ("PACK-", "PAGE-", "LAT-", "MERGE-")
+"""How requirements begin of operations that are attention on gathered operands: where attention fails, so do these."""
 FEW = 3
 """Executed rows below which a requirement that fails tells little next to one that covers the same failures."""
 
@@ -34,12 +37,13 @@ def blame(rows: Iterable[Row], causes: Sequence[str] = ()) -> list[Blame]:
     puts requirements first that one small case covers. Those are left out where one with more rows fails in
     all of them and covers the failures as well. So is one of which more rows pass than fail, where another
     covers all its failures and fails in a larger share of its own rows. A failure whose message says what is
-    broken counts for that alone. Requirements of gradients come after the others where forward calls fail too, since
-    gradients follow them. What asks for the same in another form of call is left out where most failures
-    are of calls in plain form.
+    broken counts for that alone. Requirements of gradients come after the others where forward calls fail too, and
+    those of gathered operands where attention itself fails, since they follow it. What asks for the same in another
+    form of call is left out where most failures are of calls in plain form.
     """
     executed = [row for row in rows if row.executed]
-    every = sum(row.failed for row in executed)
+    dense = any(row.failed and row.operation in DENSE for row in executed)
+    every = sum(row.failed and (row.operation in DENSE or not dense) for row in executed)
     tested = Counter(requirement for row in executed for requirement in _put_down(row))
     failures: dict[str, set[int]] = {}
     for number, row in enumerate(executed):
@@ -62,7 +66,7 @@ def blame(rows: Iterable[Row], causes: Sequence[str] = ()) -> list[Blame]:
         blamed,
         key=lambda b: (
             place.get(b.requirement, len(place)),
-            forward and b.requirement.startswith("GRAD-"),
+            (forward and b.requirement.startswith("GRAD-")) or (dense and b.requirement.startswith(GATHERED)),
             -2 * b.failed / (b.tested + every),
             b.tested,
             id_order(b.requirement),

@@ -14,7 +14,7 @@ from conformance.telling import summary
 from conformance.telling.diagnosis import split_json
 from conformance.telling.record import place
 from conformance.telling.report import Report
-from conformance.telling.requirements import read_requirements
+from conformance.telling.requirements import in_force
 from conformance.vectors.load import load_vectors
 from conformance.version import SUITE_VERSION
 
@@ -115,7 +115,7 @@ def _whole(reports: Sequence[Report], complete: bool) -> Report:
         summary=summary.count(results),
         features=summary.features(results, hello, whole),
         profiles=summary.profiles(results, hello, whole),
-        untested_requirements=summary.untested(results, [r.id for r in read_requirements()]),
+        untested_requirements=summary.untested(results, in_force()),
         results=results,
         **_said(reports, results),
         asked=_asked(reports, len(results)),

@@ -97,6 +97,11 @@ def read_requirements(directory: Path | None = None) -> list[Requirement]:
     return sorted(found, key=lambda requirement: id_order(requirement.id))
 
 
+def in_force() -> list[str]:
+    """The IDs of the requirements that are not withdrawn."""
+    return [requirement.id for requirement in read_requirements() if not requirement.withdrawn]
+
+
 def requirements_of(file: str, text: str) -> list[Requirement]:
     """The requirements of one text, in their order."""
     return [
