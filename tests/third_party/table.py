@@ -1,9 +1,12 @@
-"""One table over runs of several targets: how each feature fares.
+"""Tables over runs of several targets: how each feature fares.
 
-python tests/third_party/table.py REPORT.json...
+python tests/third_party/table.py [--write] REPORT.json...
+
+With --write they go into README, which shows the first reports and few rows, and into spec/found.md.
 """
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,12 +52,47 @@ def table(reports: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join([*lines, f"| unsupported | {' | '.join(unsupported)} |"])
 
 
-def main(paths: Sequence[str]) -> int:
-    """Prints the table; 2 without reports."""
+SHOWN = ("every case", "no feature", "mask", "is_causal", "gqa", "empty")
+"""Rows of README."""
+WIDE = 8
+"""Columns of a table."""
+ROOT = Path(__file__).parents[2]
+PLACE = re.compile(r"(<!-- libraries -->\n).*?(<!-- end of libraries -->\n)", re.DOTALL)
+
+
+def in_prose(reports: Sequence[Mapping[str, Any]], rows: Iterable[str]) -> str:
+    """The table as a page has it: known failures in bold, and rows of which some target supports something."""
+    columns = [counts(report["results"]) for report in reports]
+    names = [f"{report['target']['name']} {report['target']['version'].split('+')[0]}" for report in reports]
+    lines = [f"| pass / known to fail | {' | '.join(names)} |", "| --- |" + " --- |" * len(reports)]
+    for row in rows:
+        cells = [re.sub(r" / (\d+)$", r" / **\1**", cell(column[row])) for column in columns]
+        if set(cells) != {"-"}:
+            lines.append(f"| {row} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def write(reports: Sequence[Mapping[str, Any]]) -> None:
+    """Puts the tables where the pages have a place for them."""
+    parts = [in_prose(reports[at : at + WIDE], ROWS) for at in range(0, len(reports), WIDE)]
+    for page, text in (("README.md", in_prose(reports[:WIDE], SHOWN)), ("spec/found.md", "\n".join(parts))):
+        path = ROOT / page
+        old = path.read_text("utf-8")
+        new = PLACE.sub(lambda match, text=text: f"{match[1]}{text}{match[2]}", old)  # type: ignore[misc]
+        path.write_text(new, "utf-8")
+
+
+def main(words: Sequence[str]) -> int:
+    """Prints the table, or writes those of the pages; 2 without reports."""
+    paths = [word for word in words if word != "--write"]
     if not paths:
         print("give one or more reports", file=sys.stderr)
         return 2
-    print(table([json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]))
+    reports = [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
+    if "--write" in words:
+        write(reports)
+    else:
+        print(table(reports))
     return 0
 
 
