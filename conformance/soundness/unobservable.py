@@ -14,7 +14,7 @@ from conformance.defects.bank import DEFECTS
 from conformance.defects.bank.kernels import OTHERS
 from conformance.defects.defect import Defect
 from conformance.judging.judge import judge
-from conformance.names import DTYPES
+from conformance.names import DTYPES, OPERATION_FEATURES
 from conformance.running.call import call
 from conformance.running.target import Target, adopt
 from conformance.vectors.case import Case
@@ -28,6 +28,7 @@ SELDOM, LESS = ("scale", "softcap", "sinks"), 0.4
 """Options that such a defect may need, and the share of the cases that has each: of the latter few need one."""
 NEVER_DRAWN = {"validation"}
 """A call that has to be refused is never drawn: what concerns such calls is run on every other."""
+GATHERED = frozenset(OPERATION_FEATURES.values())
 BITS, KV_LENGTHS = (8,), (1, 2, 3, 5, 9, 17)
 """For every dtype, and small, so that there can be many."""
 
@@ -51,12 +52,14 @@ def excused() -> list[tuple[Defect, str]]:
     """Every defect and dtype where nothing is said to show it whatever the numbers.
 
     Where the vectors have no call of the size at a dtype, a call of that size would show it: that is no such claim.
+    Operations on gathered operands are not drawn, so what acts in them alone is left out.
     """
     return [
         (defect, dtype)
         for defect in DEFECTS
         for dtype in DTYPES
-        if defect.equivalent or defect.unobservable.get(dtype, OTHERS) != OTHERS
+        if (defect.equivalent or defect.unobservable.get(dtype, OTHERS) != OTHERS)
+        and not GATHERED & set(defect.features)
     ]
 
 
