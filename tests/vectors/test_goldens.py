@@ -18,7 +18,9 @@ FORWARD = {name: case for name, case in ANSWERED.items() if not case.gradients}
 SAMPLED = {"example/layer-512-as-8-of-64": 100, "example/layer-256-as-4-of-64": 200}
 """Layers too wide for scalar loops, and how many elements of their output are compared at least."""
 NOTHING = {  # results without an element
-    f"{chapter}/no-{what}" for chapter in ("mask", "projection") for what in ("queries", "batch-entries")
+    *(f"{chapter}/no-{what}" for chapter in ("mask", "projection") for what in ("queries", "batch-entries")),
+    *("segments/no-queries", "serving/merge-no-rows", "serving/paged-no-entries"),
+    *(f"serving/packed-{what}" for what in ("all-parts-empty", "no-parts", "no-queries")),
 }
 COMPARED = 140_000  # elements in all
 SEEDED = [name for name, case in FORWARD.items() if case.seeded and case.elements < 100_000][::12]
