@@ -112,6 +112,7 @@ def _served(
         raise ValueError(f"grad_output is given but {operation} has no gradients")
     if rows is not None:
         raise ValueError(f"rows={rows!r} but every row of {operation} is judged: leave it out")
+    options = {name: x for name, x in options.items() if name != GRAD_LSE or x is not None}
     inputs, kept = read(operation, named(operation, arrays, options))
     dtype = dtype_name(
         next(x.dtype for x in inputs.values() if x.dtype.kind == "f" or dtype_name(x.dtype) in DTYPES)
