@@ -64,7 +64,7 @@ function scaled_dot_product_attention(inputs, options) {
 
 /** Fills in the weights of the keys that are seen, and returns the logarithm of their denominator. */
 function attend(seen, logit, sink, weights) {
-  if (!seen.length) return -Infinity;
+  if (!seen.length) return sink; // an empty row: what is left is its sink (MASK-16)
   let top = sink;
   for (const j of seen) top = Math.max(top, (weights[j] = logit(j))); // NaN wins
   if (top === -Infinity) top = NaN; // nothing but -Infinity, and no sink: 0 / 0

@@ -10,6 +10,8 @@ from array_libraries import library
 import mha_core
 from mha_core import jax_blocks
 
+pytestmark = pytest.mark.turns(3)
+
 jax = pytest.importorskip("jax", reason="jax is not installed")
 RNG = np.random.default_rng(21)
 HEADS = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.backward import to_shape
+from conformance.defects.backward import less_lse, to_shape
 from conformance.defects.bank.beside import (
     IN_RANGE,
     NO_PEAK,
@@ -80,7 +80,8 @@ def _one_by_one(c: Call, x: Array) -> Any:
 
 def _sink_apart(c: Call, lse: Array, delta: Array, visible: Array) -> Any:
     """The weight as exp of the sink below zero, times exp of what is left: the one or the other is no number."""
-    some, sinks = visible.any(axis=-1), c.widen(c.sinks)[:, None]
+    some, sinks = np.isfinite(lse), c.widen(c.sinks)[:, None]
+    delta = np.where(visible.any(axis=-1, keepdims=True), delta, less_lse(c, np.zeros_like(delta)))
     weight = np.exp(np.minimum(sinks, 0)) * np.exp(np.maximum(sinks, 0) - np.where(some, lse, c.wide(0)))
     return -(np.where(some, weight, c.wide(0)) * delta[..., 0]).sum(axis=(*range(len(c.batch)), -1))
 
