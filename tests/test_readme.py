@@ -11,6 +11,7 @@ import picture
 import pytest
 from shown import assert_shows
 
+from conformance.defects.bank import DEFECTS
 from conformance.telling.report import read_report
 
 PAGE = Path(__file__).parent.parent / "README.md"
@@ -152,3 +153,9 @@ def test_the_adapter_of_the_guide_passes(tmp_path):
     assert done.returncode == 0, done.stdout
     assert " 0 fail" in done.stdout
     assert "q_offset has to be" in run(tmp_path, "run", *words, "-v").stderr
+
+
+def test_the_mistakes_are_as_many_as_it_says() -> None:
+    said = re.search(r"more than ([\d,]+) known mistakes", README)
+    assert said is not None
+    assert 0 <= sum(not defect.equivalent for defect in DEFECTS) - int(said[1].replace(",", "")) < 200
