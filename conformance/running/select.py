@@ -179,7 +179,12 @@ def unclaimed(case: Case, hello: Hello) -> str:
     lacking = [feature for feature in needed if feature not in own]
     if lacking:
         return f"{DECLARED}{case.operation} does not support {', '.join(lacking)}"
-    return "" if fits is not False else f"{DECLARED}its causal mask is aligned to the last key"
+    if fits is False:
+        return f"{DECLARED}its causal mask is aligned to the last key"
+    beyond = {dtype for dtype in case.dtype_of.values() if dtype in DTYPES} - set(hello.dtypes)
+    if case.raises and beyond:  # an operand that it may have no array for
+        return f"{DECLARED}it does not support {', '.join(sorted(beyond))}"
+    return ""
 
 
 def aligned(case: Case, hello: Hello) -> Case:
