@@ -41,7 +41,7 @@ BACKENDS = {
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 SLOW_TESTS = ("vectors", "oracle", "exploring", "diagnosis", "defects", "test_soundness.py")
 """Tests that derive or search for numbers: half of the time of all tests without a framework."""
-SHARDS = {"jax": 8, "jax-jit": 2}
+SHARDS = {"jax": 16, "jax-jit": 4}
 """Parts of the matrix of JAX at one dtype: what it is asked first it compiles."""
 VECTOR_SHARES = 8
 """Parts of the cases that no change has touched."""
