@@ -55,9 +55,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_its_turn(item: pytest.Item, turn: int) -> bool:
-    """Whether one of many parameters of a test is tried at this commit."""
+    """Whether one of many parameters of a test, or one test of a file of long ones, is tried at this commit."""
     mark = item.get_closest_marker("turns")
-    if mark is None or not hasattr(item, "callspec"):
+    if mark is None or not (hasattr(item, "callspec") or mark.kwargs.get("whole")):
         return True
     return (zlib.crc32(item.nodeid.encode()) + turn) % int(mark.args[0]) == 0
 

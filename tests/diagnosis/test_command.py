@@ -4,10 +4,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from jsonschema import Draft202012Validator
 
 import conformance
 from conformance.resources import schema
+
+pytestmark = pytest.mark.turns(2, whole=True)
 
 TARGET = """
 import numpy as np

@@ -8,6 +8,8 @@ from conformance.exploring.recipe import Recipe, token
 from conformance.names import SDPA
 from conformance.telling.report import read_report
 
+pytestmark = pytest.mark.turns(3, whole=True)
+
 PROGRAMS = Path(__file__).parent / "programs.py"
 WRONG, RIGHT = f"{PROGRAMS}:whole_tiles", f"{PROGRAMS}:right"
 FEW = ("--seed", "1", "--cases", "60", "--size", "small", "--no-diagnose")

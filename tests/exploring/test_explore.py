@@ -13,6 +13,8 @@ from conformance.judging.verdict import Row
 from conformance.names import SDPA
 from conformance.telling.report import Report
 
+pytestmark = pytest.mark.turns(3, whole=True)
+
 PROGRAMS = Path(__file__).parent / "programs.py"
 
 

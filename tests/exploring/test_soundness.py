@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import pytest
+
 from conformance.exploring.recipe import read_token
 from conformance.exploring.trial import certify_recipe
 from conformance.running.target import adopt
 from tests.exploring.programs import right
 from tests.exploring.soundness import Programs, Sound, merged, run
+
+pytestmark = pytest.mark.turns(3, whole=True)
 
 
 def test_no_right_program_is_refused() -> None:

@@ -10,7 +10,7 @@ from array_libraries import library
 import mha_core
 from mha_core import jax_blocks
 
-pytestmark = pytest.mark.turns(3)
+pytestmark = pytest.mark.turns(3, whole=True)
 
 jax = pytest.importorskip("jax", reason="jax is not installed")
 RNG = np.random.default_rng(21)

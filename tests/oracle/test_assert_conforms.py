@@ -12,6 +12,8 @@ from conformance import assert_conforms, expected
 from conformance.dtypes import NUMPY_DTYPES
 from conformance.names import MHA, MHA_VJP, SDPA_VJP
 
+pytestmark = pytest.mark.turns(3, whole=True)
+
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 

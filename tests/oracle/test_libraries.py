@@ -7,6 +7,8 @@ from judged_calls import operands
 from conformance import assert_conforms, expected
 from conformance.names import SDPA_VJP
 
+pytestmark = pytest.mark.turns(3, whole=True)
+
 torch = pytest.importorskip("torch")
 attend = torch.nn.functional.scaled_dot_product_attention
 

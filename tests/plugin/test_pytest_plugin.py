@@ -9,6 +9,8 @@ import pytest
 
 from conformance.resources import spec_directory
 
+pytestmark = pytest.mark.turns(2, whole=True)
+
 FEW = ("-k", "hand-sized or scale-zero or bias-rank-2")
 """Cases of core, of `scale` and of `attn_bias`: one passes, one is claimed, one is not."""
 TWO = ("-p", "xdist", "-n", "2")

@@ -11,6 +11,8 @@ from scale_programs import EIGHT, run
 
 import mha_core
 
+pytestmark = pytest.mark.turns(3, whole=True)
+
 PAGE = Path(mha_core.__file__).parents[1] / "spec" / "scale.md"
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 OVER_PROCESSES = "init_process_group"

@@ -7,6 +7,8 @@ import pytest
 from array_libraries import library
 from scale_programs import EIGHT, run
 
+pytestmark = pytest.mark.turns(3, whole=True)
+
 PROGRAM = Path(__file__).parent / "sharded.py"
 ONE_SUM = {"all-reduce": 1}
 

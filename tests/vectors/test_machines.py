@@ -12,6 +12,8 @@ import built_sample
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.turns(3, whole=True)
+
 ROOT = Path(__file__).parents[2]
 FOUND = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
 """Instructions above the baseline that NumPy uses here. What it was built to need cannot be switched off."""
