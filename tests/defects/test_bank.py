@@ -30,7 +30,9 @@ TESTED = sorted(
     and not any(note.startswith("untested") for note in requirement.notes)
 )
 PUBLIC = re.compile(r"[\w.-]+/[\w.-]+#\d+")
-KNOWN = re.compile(r"torch|jax|flax|keras|onnx|FlashAttention|Transformer Engine|this specification before")
+KNOWN = re.compile(
+    r"torch|jax|JAX|flax|keras|onnx|FlashAttention|Transformer Engine|this specification before"
+)
 BY_ID = {defect.id: defect for defect in DEFECTS}
 
 PRECISE = (

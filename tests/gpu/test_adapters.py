@@ -5,7 +5,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-import fakes
+import stand_ins
 import numpy as np
 import pytest
 
@@ -27,7 +27,7 @@ DRAWS = 15
 @pytest.fixture(params=ADAPTERS)
 def adapter(request, monkeypatch):
     """An adapter whose library is a fake."""
-    fakes.installed(monkeypatch, ADAPTERS[request.param])
+    stand_ins.installed(monkeypatch, ADAPTERS[request.param])
     name = f"backends.{ADAPTERS[request.param]}_backend"
     monkeypatch.delitem(sys.modules, name, raising=False)
     module = importlib.import_module(name)
