@@ -5,9 +5,9 @@ import sys
 import tomllib
 from pathlib import Path
 
-import stand_ins
 import numpy as np
 import pytest
+import stand_ins
 
 import mha_core
 
