@@ -353,7 +353,7 @@ def _filled(claims: Claims, recipe: Recipe, dice: Dice) -> Recipe:
 def _again(r: Recipe, dice: Dice) -> str:
     """What the call before it differs in."""
     kind = dice.below(100)
-    others = earlier.others(r)
+    others = smaller.others(r)
     if kind < 25:
         return "same"
     if kind < 50 or (kind < 80 and not others):

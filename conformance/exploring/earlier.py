@@ -13,19 +13,8 @@ from conformance.vectors.case import Array
 
 SAME, SHAPE = "same", "shape"
 NUMBERS = ("query", "key", "value")
-OTHERS = {
-    "mask": "mask", "attn_bias": "bias", "kv_lengths": "lengths", "sinks": "sinks", "is_causal": "causal",
-    "q_segments": "segments", "kv_segments": "segments", "window": "window", "scale": "scale", "softcap": "softcap",
-}  # fmt: skip
-"""Options that may be others in the call before, each with its field of a recipe."""
-
 Call = tuple[dict[str, Array], dict[str, Any]]
 """Arrays by argument name, and what is no array."""
-
-
-def others(recipe: Recipe) -> list[str]:
-    """The options of a call that may be others in the call before."""
-    return [name for name, field in OTHERS.items() if getattr(recipe, field) not in (None, False, "")]
 
 
 def earlier(recipe: Recipe, inputs: Mapping[str, Array]) -> list[Call]:

@@ -20,6 +20,12 @@ OFF: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Option -> the fields that leave it out."""
 
+OTHERS = {
+    "mask": "mask", "attn_bias": "bias", "kv_lengths": "lengths", "sinks": "sinks", "is_causal": "causal",
+    "q_segments": "segments", "kv_segments": "segments", "window": "window", "scale": "scale", "softcap": "softcap",
+}  # fmt: skip
+"""Options that may be others in the call before, each with its field of a recipe."""
+
 
 def given(recipe: Recipe) -> list[str]:
     """The options that a recipe has on, in the order in which they are tried off."""
@@ -29,6 +35,11 @@ def given(recipe: Recipe) -> list[str]:
         if any(getattr(recipe, field) != value for field, value in fields.items())
         and name != ("return_lse" if recipe.gradients else "grad_lse")
     ]
+
+
+def others(recipe: Recipe) -> list[str]:
+    """The options of a call that may be others in the call before."""
+    return [name for name, field in OTHERS.items() if getattr(recipe, field) not in (None, False, "")]
 
 
 def without(recipe: Recipe, option: str) -> Recipe:
@@ -42,7 +53,9 @@ def without(recipe: Recipe, option: str) -> Recipe:
 
 
 def mended(r: Recipe) -> Recipe:
-    """With an offset where one is required, and no data of operands that are gone."""
+    """With an offset where one is required, and nothing said of operands and options that are gone."""
+    if r.again in OTHERS and r.again not in others(r):
+        r = replace(r, again="")
     if (r.causal or r.window is not None) and r.offset is None and r.q_len != r.kv_len:
         r = replace(r, offset=r.kv_len - r.q_len)
     there = {"query", "key", "value"} | ({"grad_output"} if r.gradients else set())

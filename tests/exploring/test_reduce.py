@@ -4,13 +4,14 @@ from dataclasses import replace
 
 from conformance.exploring.arrays import arrays
 from conformance.exploring.coverage import Coverage
-from conformance.exploring.draw import Claims
-from conformance.exploring.earlier import SHAPE, earlier, others
+from conformance.exploring.draw import Claims, draw
+from conformance.exploring.earlier import SHAPE, earlier
 from conformance.exploring.recipe import Recipe, read_token, token
 from conformance.exploring.reduce import Reduction
+from conformance.exploring.smaller import given, others, without
 from conformance.exploring.trial import Tried
 from conformance.judging.verdict import Row
-from conformance.names import SDPA
+from conformance.names import DTYPES, FEATURES, OPERATIONS, SDPA
 
 
 def row(recipe: Recipe, verdict: str) -> Row:
@@ -79,3 +80,18 @@ def test_what_was_met_is_counted() -> None:
     assert "met 2 of 3 options, 1 of 15 pairs" in said
     assert "several" in said
     assert "whole tiles" not in said
+
+
+def test_what_differs_before_a_call_goes_with_its_option() -> None:
+    """A call without a mask does not follow one with another mask: the calls before can be made of every part."""
+    met, claims = set(), Claims(OPERATIONS, frozenset(FEATURES), DTYPES, "small")
+    for number in range(3000):
+        recipe = draw(claims, 1, number)
+        if recipe is None or not recipe.again:
+            continue
+        for option in given(recipe):
+            less = without(recipe, option)
+            earlier(less, arrays(less))
+            if less.again != recipe.again:
+                met.add(option)
+    assert met >= {"again", "mask", "attn_bias", "kv_lengths", "window", "scale", "sinks", "segments"}
