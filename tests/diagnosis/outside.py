@@ -5,7 +5,6 @@ rows that the right programs of the set fail as well are left out. `--verdicts` 
 """
 
 import argparse
-import importlib.util
 import io
 import sys
 import time
@@ -23,7 +22,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from wrong import rows_of
+from wrong import edited, edits_of, rows_of
 
 from conformance.diagnosis.search import diagnose
 from conformance.exploring.experiment import experiments, worth_asking
@@ -37,13 +36,20 @@ SETS = ("kernels", "layers", "gradients")
 WORDS = ("cause", "condition", "wrong", "nothing", "no failure")
 
 
-def program(path: Path) -> types.ModuleType:
+def faults(which: str) -> dict[str, dict[str, Any]]:
+    """The faults of a set by the name of their program: what the author says of it, and its edits."""
+    return tomllib.loads((CORPUS / which / "faults.toml").read_text("utf-8"))
+
+
+def source(which: str, name: str, fault: dict[str, Any]) -> str:
+    """The text of a wrong program: a right one of its set with the edits of its fault."""
+    return edited(CORPUS / which / "right" / f"{fault['right']}.py", edits_of(fault), name)
+
+
+def program(name: str, text: str) -> types.ModuleType:
     """A program anew; gradients of a past, which the suite does not ask for, are taken away."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
+    made = types.ModuleType(name)
+    exec(compile(text, f"{name}.py", "exec"), made.__dict__)
     for name in ("scaled_dot_product_attention_vjp", "multi_head_attention_vjp"):
         if hasattr(made, name):
             setattr(made, name, _without_past(getattr(made, name)))
@@ -60,39 +66,42 @@ def _without_past(function: Any) -> Any:
 
 def tell(which: str, names: list[str]) -> None:
     """Prints fault and diagnosis of each program of a set."""
-    cases, folder = load_vectors().cases, CORPUS / which
-    faults = tomllib.loads((folder / "faults.toml").read_text("utf-8"))
-    beside = set()
-    for path in (folder / "right").glob("*.py"):
-        made = program(path)
+    cases, beside = load_vectors().cases, set()
+    for path in (CORPUS / which / "right").glob("*.py"):
+        made = program(path.stem, path.read_text("utf-8"))
         dtypes = adopt(made, path.stem).hello.dtypes
         beside |= {row.case for row in rows_of(made, cases, dtypes) if row.failed}
-    for path in sorted(folder.glob("*.py")):
-        if names and path.stem not in names:
+    for name, fault in sorted(faults(which).items()):
+        if names and name not in names:
             continue
-        made, began = program(path), time.process_time()
-        hello = adopt(made, path.stem).hello
+        text, began = source(which, name, fault), time.process_time()
+        made = program(name, text)
+        hello = adopt(made, name).hello
         rows = [row for row in rows_of(made, cases, hello.dtypes) if row.case not in beside]
         found = diagnose(rows, cases, hello.accuracy)
         if worth_asking(found):
-            needs = experiments(found, rows, cases, hello.accuracy, lambda p=path: _asker(p))  # type: ignore[misc]
+            needs = experiments(found, rows, cases, hello.accuracy, lambda n=name, t=text: _asker(n, t))  # type: ignore[misc]
             found = replace(found, experiments=tuple(each.sentence for each in needs))
-        fault = faults.get(path.stem) or next(f for f in faults.values() if f.get("file") == path.name)
         print(
-            f"{path.stem}: {found.failed} rows fail, {time.process_time() - began:.1f} s\n  fault: {fault['fault']}"
+            f"{name}: {found.failed} rows fail, {time.process_time() - began:.1f} s\n  fault: {fault['fault']}"
         )
         print(f"  where: {fault['where']}")
         for line in diagnosis_lines(found):
             print(f"  said:  {line}", flush=True)
 
 
-def _asker(path: Path) -> InProcess:
-    return InProcess(adopt(program(path), path.stem))
+def _asker(name: str, text: str) -> InProcess:
+    return InProcess(adopt(program(name, text), name))
+
+
+def verdicts_read() -> list[dict[str, Any]]:
+    """How the sentences were read, by program."""
+    return list(tomllib.loads((CORPUS / "verdicts.toml").read_text("utf-8"))["program"])
 
 
 def verdicts() -> None:
     """Counts what was read of the sentences, before the experiments were there and with them."""
-    read = tomllib.loads((CORPUS / "verdicts.toml").read_text("utf-8"))["program"]
+    read = verdicts_read()
     for part in ("looked at", "held out"):
         those = [each for each in read if each["held"] == (part == "held out")]
         for when in ("before", "after"):

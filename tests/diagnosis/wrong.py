@@ -3,7 +3,7 @@
 import io
 import tomllib
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,14 +58,29 @@ class Slip:
         Raises:
             ValueError: a place is not there, or there twice.
         """
-        source = (CORPUS / f"{self.module}.py").read_text("utf-8")
-        for old, new in self.edits:
-            if source.count(old) != 1:
-                raise ValueError(f"{self.name}: a place is {source.count(old)} times in {self.module}: {old}")
-            source = source.replace(old, new)
+        source = edited(CORPUS / f"{self.module}.py", self.edits, self.name)
         made = types.ModuleType(self.module)
         exec(compile(source, self.name, "exec"), made.__dict__)
         return made
+
+
+def edits_of(entry: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The edits of an entry of a table: `edits`, or `old` and `new` where there is one."""
+    return tuple((old, new) for old, new in entry.get("edits") or [(entry["old"], entry["new"])])
+
+
+def edited(path: Path, edits: Iterable[tuple[str, str]], name: str) -> str:
+    """The text of a right program with a mistake put in.
+
+    Raises:
+        ValueError: a place is not there, or there twice.
+    """
+    source = path.read_text("utf-8")
+    for old, new in edits:
+        if source.count(old) != 1:
+            raise ValueError(f"{name}: a place is {source.count(old)} times in {path.stem}: {old}")
+        source = source.replace(old, new)
+    return source
 
 
 def read_slips(which: str = "first") -> dict[str, Slip]:
@@ -75,9 +90,8 @@ def read_slips(which: str = "first") -> dict[str, Slip]:
 
 
 def _slip(e: dict[str, Any]) -> Slip:
-    edits = tuple((old, new) for old, new in e.get("edits") or [(e["old"], e["new"])])
     more = tuple(e.get("dtypes", ())), tuple(e.get("where", ()))
-    return Slip(e["name"], e["module"], edits, tuple(e["wanted"]), e.get("missed"), *more)
+    return Slip(e["name"], e["module"], edits_of(e), tuple(e["wanted"]), e.get("missed"), *more)
 
 
 def rows_of(target: Any, cases: Iterable[Case], dtypes: tuple[str, ...] = ("float32",)) -> list[Row]:
