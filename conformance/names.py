@@ -34,23 +34,15 @@ REQUIRED = {
     MERGE: (),
 }
 """Keywords that every call of such an operation gives; they need no feature of their own."""
-_PLACED = ("is_causal", "q_offset", "window", "scale", "softcap", "sinks", "return_lse")
-OPTIONS_OF = {
-    PACKED: _PLACED,
-    PAGED: ("mask", "attn_bias", *_PLACED),
-    APPEND: (),
-    LATENT: ("mask", "attn_bias", "kv_lengths", *_PLACED),
-    MERGE: ("sinks",),
-}
-"""The options of such an operation."""
-
 WEIGHTS = ("w_q", "w_k", "w_v", "w_o")
 BIASES = ("b_q", "b_k", "b_v", "b_o")
 OPERANDS = ("query", "key", "value", *WEIGHTS, *BIASES, "past_key", "past_value", "sinks")
 """Arrays that share the dtype under test."""
 SERVING_OPERANDS = ("key_pages", "value_pages", "new_key", "new_value", "latent", "outputs")
 """The same of the operations that are defined by reduction."""
-WRITING = ("new_key", "new_value", "slots")
+LSES = ("grad_lse", "lses")
+"""Log-sum-exps and their cotangent: float32 where the dtype under test has 16 bits (DTYPE-6, MERGE-2)."""
+WRITING = ("slots", "new_key", "new_value")
 """Keywords of paged_attention that write to the pages first: the feature `append`."""
 
 OPTIONS = (
@@ -70,7 +62,18 @@ OPTIONS = (
     "return_weights",
     "return_lse",
 )
-"""The keyword options of every operation, in the order of the signature."""
+"""The keyword options of attention and of the layer, in the order of the signature."""
+_PLACED = ("is_causal", "q_offset", "window", "scale", "softcap", "sinks", "return_lse")
+OPTIONS_OF = {
+    **dict.fromkeys((SDPA, MHA), OPTIONS),
+    **dict.fromkeys((SDPA_VJP, MHA_VJP), (*OPTIONS, "grad_lse")),
+    PACKED: _PLACED,
+    PAGED: ("mask", "attn_bias", *_PLACED, *WRITING),
+    APPEND: (),
+    LATENT: ("mask", "attn_bias", "kv_lengths", *_PLACED),
+    MERGE: ("sinks",),
+}
+"""The keywords that a call of an operation may leave out; weights and biases of a layer aside."""
 
 OUTPUTS = ("output", "weights", "lse", "present_key", "present_value", "key_pages", "value_pages")
 
@@ -96,6 +99,12 @@ OPTION_FEATURES = (
     "segments",
     "grad_lse",
 )
+KEYWORDS = {
+    "cache": ("past_key", "past_value"),
+    "segments": ("q_segments", "kv_segments"),
+    "append": WRITING,
+}
+"""The keywords of a feature that has several; every other option is a feature of its own name."""
 DEFAULT_FEATURES = ("gqa", "value_dim", "broadcast", "empty")
 """Claimed by every target that does not say otherwise: they need no option of their own."""
 DECLARED_FEATURES = ("validation", "strict_masking")

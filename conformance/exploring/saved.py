@@ -15,12 +15,12 @@ from conformance.exploring.earlier import NUMBERS, SAME, earlier
 from conformance.exploring.recipe import Recipe
 from conformance.exploring.said import held
 from conformance.exploring.trial import Tried
-from conformance.names import DTYPES, POSITIONAL
+from conformance.names import DTYPES
 from conformance.oracle import Certified, UnjudgedError, certify
 from conformance.reading import TooLargeError, Validator, flaw, read_bytes, strict_json
 from conformance.resources import schema
 from conformance.running.protocol import ProtocolError, decode_array, encode_array
-from conformance.vectors.case import Array, Case
+from conformance.vectors.case import Array, Case, lacking
 
 CASE_VERSION = 1
 MOST_NUMBERS = 4096
@@ -117,8 +117,8 @@ def read_cases(path: Path) -> tuple[Case, ...]:
         UsageError: it cannot be read, or holds no call that can be judged.
     """
     data = _data(path)
-    if lacking := [name for name in POSITIONAL[data["operation"]] if name not in data["inputs"]]:
-        raise UsageError(f"{path} is not a case of version 1: it lacks {', '.join(lacking)}")
+    if missing := lacking(data["operation"], data["inputs"]):
+        raise UsageError(f"{path} is not a case of version 1: it lacks {', '.join(missing)}")
     try:
         inputs = {name: decode_array(name, entry) for name, entry in data["inputs"].items()}
         before = {name: decode_array(name, entry) for name, entry in (data["before"] or {}).items()}

@@ -12,11 +12,9 @@ from conformance.names import (
     DTYPES,
     MERGE,
     OPTIONS_OF,
-    PAGED,
     POSITIONAL,
     REQUIRED,
     SERVING_OPERANDS,
-    WRITING,
 )
 from conformance.oracle.reading import read_operand
 from conformance.running.nearest import nearest
@@ -33,8 +31,7 @@ def named(operation: str, first: tuple[Any, ...], options: Mapping[str, Any]) ->
         TypeError: one is unknown, missing or given twice.
     """
     positions = POSITIONAL[operation]
-    writing = WRITING if operation == PAGED else ()
-    known = (*positions, *REQUIRED[operation], *OPTIONS_OF[operation], *writing)
+    known = (*positions, *REQUIRED[operation], *OPTIONS_OF[operation])
     given = dict(zip(positions, first, strict=False))
     given = {name: x for name, x in given.items() if x is not None}
     if len(first) > len(positions) and any(x is not None for x in first[len(positions) :]):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from conformance.names import DTYPES
 from conformance.running.words import shorten
 from conformance.vectors.case import Array, Case
 
@@ -69,6 +70,11 @@ class Hello:
     """Operation -> its features, of an operation that supports fewer than `features`."""
     causal_alignment: str = TOP_LEFT  # where it puts the queries of a call without `q_offset`
     lse_base: str = "e"  # what its log-sum-exp is the logarithm to; or "2"
+
+    def without(self, case: Case) -> tuple[str, ...]:
+        """Dtypes of operands of a case that are none of the target's: it may have no arrays of them."""
+        own = set(case.dtype_of.values()) & set(DTYPES)
+        return tuple(sorted(own.difference(self.dtypes)))
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", shorten(self.name))

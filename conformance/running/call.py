@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from conformance.dtypes import dtype_name
-from conformance.names import MHA, MHA_VJP, OPTIONS, POSITIONAL, SDPA, SDPA_VJP, SERVING, WRITING
+from conformance.names import MHA, MHA_VJP, OPTIONS_OF, POSITIONAL, SDPA, SDPA_VJP, SERVING
 from conformance.running.answer import Answer
 from conformance.running.arrays import AGAIN, SHARED, UnreadableError, check_size, describe, lay_out
 from conformance.running.batch import flattened, restored
@@ -150,8 +150,7 @@ def _refusal(target: Target, operation: str, names: tuple[str, ...]) -> str:
     how = target.calls[operation]
     if how.any_option:
         return ""
-    options = (*OPTIONS, *WRITING, "grad_lse")
-    missing = [name for name in names if name in options and name not in how.options]
+    missing = [name for name in names if name in OPTIONS_OF[operation] and name not in how.options]
     return f"{operation} does not take {', '.join(missing)}" if missing else ""
 
 

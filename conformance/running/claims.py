@@ -13,17 +13,19 @@ from conformance.names import (
     DEFAULT_FEATURES,
     DTYPES,
     FEATURES,
+    KEYWORDS,
     MHA,
     MHA_VJP,
     OPERATION_FEATURES,
+    OPTION_FEATURES,
     OPTIONS,
+    OPTIONS_OF,
     PAGED,
     POLICIES,
     POSITIONAL,
     REQUIRED,
     SDPA,
     WEIGHTS,
-    WRITING,
 )
 from conformance.running.answer import ALIGNMENTS
 from conformance.running.batch import RANK
@@ -52,20 +54,15 @@ class Call:
     def features(self) -> set[str]:
         """The features that the options claim; `**options` names none, so it claims none."""
         taken = self.options - set(REQUIRED.get(self.operation, ()))
-        cache = {"cache"} if {"past_key", "past_value"} <= taken else set()
-        segments = {"segments"} if {"q_segments", "kv_segments"} <= taken else set()
-        parts = {"past_key", "past_value", "q_segments", "kv_segments"}
-        append = {"append"} if self.operation == PAGED and set(WRITING) <= taken else set()
+        keywords = {feature: self.keywords(feature) for feature in (*OPTION_FEATURES, "append")}
+        claimed = {feature for feature, names in keywords.items() if names and taken.issuperset(names)}
         own = {OPERATION_FEATURES[self.operation]} if self.operation in OPERATION_FEATURES else set()
-        own |= {"grad_lse"} & taken
-        return (set(OPTIONS) & taken) - parts | cache | segments | append | own | set(DEFAULT_FEATURES)
+        return claimed | own | set(DEFAULT_FEATURES)
 
-    def parameter(self, feature: str) -> str:
-        """The keyword of a feature that is an option of this operation; empty of any other."""
-        if feature == "append" and self.operation == PAGED:
-            return "slots"
-        name = FIRST_OPTION.get(feature, feature)
-        return name if name in OPTIONS else ""
+    def keywords(self, feature: str) -> tuple[str, ...]:
+        """The keywords of a feature that is an option, of this operation or of attention; none of any other."""
+        names = KEYWORDS.get(feature, (feature,))
+        return names if {*OPTIONS, *OPTIONS_OF[self.operation]}.issuperset(names) else ()
 
 
 def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Call:
@@ -115,20 +112,18 @@ def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Ca
             f"{label} lacks the parameters {', '.join(lacking)}, so it is not a {operation}; "
             f"it needs {', '.join((*arrays, *always))} by these names"
         )
-    passed = {*given, *positions, *OPTIONS, *(BIASES if layer else ())}
-    passed |= set(WRITING) if operation == PAGED else set()
-    passed |= {"grad_lse"} if operation.endswith("_vjp") else set()
+    passed = {*given, *positions, *OPTIONS, *OPTIONS_OF[operation], *(BIASES if layer else ())}
     strange = [name for name in by_name if name not in passed and not name.startswith("_")]
     notes = _notes(label, strange, parameters)
     return Call(function, by_keyword, frozenset(by_name), catches_all, notes, operation)
 
 
 def lacking(features: Iterable[str], call: Call) -> set[str]:
-    """Features whose argument an operation has no parameter for."""
+    """Features whose first keyword an operation has no parameter for."""
     if call.any_option:
         return set()
-    wanted = {feature: call.parameter(feature) for feature in features}
-    return {feature for feature, name in wanted.items() if name and name not in call.options}
+    wanted = {feature: call.keywords(feature) for feature in features}
+    return {feature for feature, names in wanted.items() if names and names[0] not in call.options}
 
 
 def check_taken(features: Iterable[str], calls: Collection[Call], source: str) -> None:
@@ -145,7 +140,7 @@ def check_taken(features: Iterable[str], calls: Collection[Call], source: str) -
                 "add it, or leave the feature out"
             )
         if all(lacking((feature,), call) for call in calls):
-            name = FIRST_OPTION.get(feature, feature)
+            name = next(call.keywords(feature)[0] for call in calls)
             raise UsageError(
                 f"{source} has {feature!r} in its features, and no parameter {name}; "
                 "add it, or leave the feature out"
@@ -168,8 +163,6 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
     return parameters
 
 
-FIRST_OPTION = {"cache": "past_key", "segments": "q_segments"}
-"""The first option of a feature that has two."""
 MEANT = {
     "segment_ids": "q_segments and kv_segments",
     "q_segment_ids": "q_segments",

@@ -130,7 +130,7 @@ def select(
 
 def holds(hello: Hello, case: Case) -> bool:
     """Whether the target's dtypes hold what has a dtype of its own; what is to be refused may be anything."""
-    return case.raises or set(case.dtype_of.values()) <= set(hello.dtypes)
+    return case.raises or not hello.without(case)
 
 
 def wanted(case: Case, dtype: str, selection: Selection) -> bool:
@@ -181,9 +181,8 @@ def unclaimed(case: Case, hello: Hello) -> str:
         return f"{DECLARED}{case.operation} does not support {', '.join(lacking)}"
     if fits is False:
         return f"{DECLARED}its causal mask is aligned to the last key"
-    beyond = {dtype for dtype in case.dtype_of.values() if dtype in DTYPES} - set(hello.dtypes)
-    if case.raises and beyond:  # an operand that it may have no array for
-        return f"{DECLARED}it does not support {', '.join(sorted(beyond))}"
+    if beyond := hello.without(case):
+        return f"{DECLARED}it does not support {', '.join(beyond)}"
     return ""
 
 

@@ -17,6 +17,7 @@ from conformance.names import (
     DEFAULT_FEATURES,
     DTYPES,
     FEATURES,
+    KEYWORDS,
     OPERATION_FEATURES,
     OPERATIONS,
     OPTIONS_OF,
@@ -355,7 +356,7 @@ def _left_out(calls: Mapping[str, Call], declared: set[str] | None, source: str)
     """That an operation is not tested with some of the features that are declared for all of them."""
     for operation, call in calls.items():
         own = getattr(call.function, "features", None)
-        known = declared and declared & {*OPTIONS_OF.get(operation, FEATURES), "append"}
+        known = {f for f in declared or () if {*OPTIONS_OF[operation]}.issuperset(KEYWORDS.get(f, (f,)))}
         if known and own is None and not operation.endswith("_vjp") and (names := lacking(known, call)):
             listed = ", ".join(in_order(tuple(names), FEATURES))
             yield f"{source} ({operation}) has no parameter for {listed}, which is not tested there"

@@ -1,14 +1,14 @@
 """A case and its golden values: what one vector holds, as plain data."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy.typing as npt
 
 from conformance.dtypes import cast
-from conformance.names import DTYPES, MHA_VJP, REDUCED_POLICIES, SDPA_VJP
+from conformance.names import DTYPES, LSES, MHA_VJP, POSITIONAL, REDUCED_POLICIES, SDPA_VJP
 from conformance.vectors.seeded import Seed
 
 Array = npt.NDArray[Any]
@@ -126,7 +126,12 @@ class Case:
 
 def held_in(name: str, dtype: str) -> str:
     """The dtype of an operand where a dtype is tested: an lse is float32 for 16 bits (DTYPE-6, MERGE-2)."""
-    return "float32" if name in ("grad_lse", "lses") and dtype in ("float16", "bfloat16") else dtype
+    return "float32" if name in LSES and dtype in ("float16", "bfloat16") else dtype
+
+
+def lacking(operation: str, inputs: Collection[str]) -> list[str]:
+    """The operands that every call of an operation has, and this one has not."""
+    return [name for name in POSITIONAL[operation] if name not in inputs]
 
 
 def query_axis(output: str, rank: int) -> int:

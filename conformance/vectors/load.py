@@ -13,10 +13,9 @@ import numpy as np
 
 from conformance.dtypes import NUMPY_DTYPES
 from conformance.errors import UsageError
-from conformance.names import POSITIONAL
 from conformance.reading import TooLargeError, Validator, flaw, read_bytes, strict_json
 from conformance.resources import schema, vectors_directory
-from conformance.vectors.case import Array, Bound, Case, Golden, Signature
+from conformance.vectors.case import Array, Bound, Case, Golden, Signature, lacking
 from conformance.vectors.seeded import Inputs, seed_of
 from conformance.vectors.tensors import parse_tensors
 
@@ -146,8 +145,8 @@ def _case(entry: Mapping[str, Any], tensors: Mapping[str, Array], checked: bool)
         output: _golden(f"{name}:{output}", golden, tensors, checked)
         for output, golden in entry["expected"].items()
     }
-    if lacking := [x for x in POSITIONAL[entry["operation"]] if x not in inputs]:
-        raise ValueError(f"{name}: it lacks a {' and a '.join(lacking)}")
+    if missing := lacking(entry["operation"], inputs):
+        raise ValueError(f"{name}: it lacks a {' and a '.join(missing)}")
     if strange := {str(x.dtype) for x in stored.values()} - set(NUMPY_DTYPES):
         raise ValueError(f"{name}: an input has dtype {strange.pop()}")
     for output, golden in expected.items():

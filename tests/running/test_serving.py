@@ -10,7 +10,7 @@ import pytest
 
 import conformance
 from conformance.errors import UsageError
-from conformance.names import APPEND, MERGE, PACKED, PROFILES, SDPA
+from conformance.names import APPEND, MERGE, PACKED, PROFILES, SDPA, SDPA_VJP
 from conformance.running.answer import Hello, Question
 from conformance.running.runner import InProcess, answered
 from conformance.running.select import aligned, unclaimed
@@ -47,6 +47,22 @@ def test_a_function_claims_its_operation_and_its_options() -> None:
     assert lone.operations == (PACKED,)
     assert {"packed", "sinks", "gqa"} <= set(lone.features)
     assert not {"paged", "mask", "kv_lengths"} & set(lone.features)
+
+
+def test_pages_and_rows_of_a_write_may_go_by_position() -> None:
+    def append_to_pages(keys: Any, values: Any, rows: Any, more: Any, /, *, slots: Any) -> Any:
+        return gathering.append_to_pages(keys, values, rows, more, slots=slots)
+
+    appends = [name for name, case in CASES.items() if case.operation == APPEND and not case.raises]
+    assert {ask(append_to_pages, name).verdict for name in appends} == {"pass"}
+
+
+def test_a_cotangent_of_the_lse_is_claimed_by_a_backward_pass_alone() -> None:
+    def attend(query: Any, key: Any, value: Any, grad_output: Any = None, *, grad_lse: Any = None) -> Any:
+        raise NotImplementedError
+
+    assert "grad_lse" in adopt(attend, "x", SDPA_VJP).hello.features
+    assert "grad_lse" not in adopt(attend, "x", SDPA).hello.features
 
 
 def test_what_every_call_gives_is_no_feature() -> None:
