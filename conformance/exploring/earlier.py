@@ -12,7 +12,7 @@ from conformance.exploring.recipe import Recipe
 from conformance.vectors.case import Array
 
 SAME, SHAPE = "same", "shape"
-NUMBERS = ("query", "key", "value")
+NUMBERS = ("query", "key", "value", "key_pages", "value_pages", "latent")
 Call = tuple[dict[str, Array], dict[str, Any]]
 """Arrays by argument name, and what is no array."""
 
@@ -31,15 +31,17 @@ def earlier(recipe: Recipe, inputs: Mapping[str, Array]) -> list[Call]:
     if again in (*NUMBERS, "sinks"):
         return [(changed(recipe, inputs), now)]
     if again in inputs:
-        return [({**inputs, again: _other(again, inputs[again], recipe.kv_len)}, now)]
+        return [({**inputs, again: _other(again, inputs[again], recipe.kv_len, recipe.served)}, now)]
     if again == "is_causal":
         without = smaller.without(replace(recipe, again=""), again)
         return [(arrays(without), options(without))]
     return [(dict(inputs), {**now, again: _value(now[again])})]
 
 
-def _other(name: str, array: Array, kv_len: int) -> Array:
+def _other(name: str, array: Array, kv_len: int, served: bool) -> Array:
     """Another mask, bias or lengths."""
+    if name == "kv_lengths" and served:  # a page for one more key may not be there
+        return np.maximum(array - 1, 0)
     if name == "kv_lengths":
         return np.where(array < kv_len, array + 1, np.maximum(array - 1, 0))
     rolled = np.roll(array, 1, axis=-1)

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from conformance.exploring import smaller
 from conformance.exploring.coverage import Coverage
-from conformance.exploring.draw import Claims, draw, needs
+from conformance.exploring.draw import Claims, draw
 from conformance.exploring.earlier import SHAPE
 from conformance.exploring.explain import CALLS as EXPLAINING
 from conformance.exploring.explain import Needs, applies, explain, resized, size_of
+from conformance.exploring.needs import needs
 from conformance.exploring.recipe import Recipe, token
 from conformance.exploring.reduce import CALLS, Reduction
 from conformance.exploring.sizes import ELEMENTS

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import UsageError
-from conformance.exploring.draw import Claims, draw, needs
+from conformance.exploring.draw import Claims, draw
 from conformance.exploring.entries import judged_entries
+from conformance.exploring.needs import needs
 from conformance.exploring.recipe import Recipe, token
 from conformance.exploring.trial import certify_recipe
 from conformance.names import DTYPES, FEATURES, OPERATIONS, REDUCED_POLICIES

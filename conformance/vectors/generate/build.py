@@ -103,6 +103,17 @@ def build(draft: Draft, values: Values = BALLS, asked: tuple[str, ...] = POLICIE
     return _case(draft, _features(draft, problem), excluded, stored(draft, expected))
 
 
+def build_served(draft: Draft, made: Callable[[Draft], Case], asked: tuple[str, ...] = POLICIES) -> Case:
+    """The case of an operation that is defined by reduction; `made` gives those of its calls, one after another.
+
+    Raises:
+        ValueError: the call is wrong.
+    """
+    excluded = _inexact(draft)
+    _check(draft)
+    return _serving(draft, excluded, made, asked)
+
+
 def declared(draft: Draft) -> Case:
     """The case of a draft without what takes long: expected values and their bounds."""
     excluded = _inexact(draft)
@@ -142,7 +153,7 @@ def _serving_features(draft: Draft, cases: Iterable[Case]) -> set[str]:
     for share in serving.shares(draft):
         problem = pose(share.draft.operation, share.draft.inputs, share.draft.options, None)
         lengths = share.draft.inputs.get("kv_lengths", np.int64(problem.kv_len))
-        there: Any = np.broadcast_to(lengths > 0, problem.size)  # entries that have any key
+        there: Any = np.broadcast_to(np.ravel(lengths > 0), problem.size)  # entries that have any key
         some: Any = problem.visible.any(axis=-1)
         empty |= not some[there].all()
     return found | ({"empty"} if empty else set())
