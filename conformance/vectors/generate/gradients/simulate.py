@@ -79,10 +79,11 @@ def simulate(
     d_query = noise.store(noise.eager(noise.product(d_scores, key)))
     if of_query and not problem.layer:
         return {"query": d_query}
-    d_key = noise.eager(noise.product(d_scores.swapaxes(*_T), query))
+    of_head = noise.of_heads if problem.group > 1 else noise.eager
+    d_key = of_head(noise.product(d_scores.swapaxes(*_T), query))
     transposed = None if alike is None else alike.transposed
     kept = noise.store(weights, alike).swapaxes(*_T)
-    d_value = noise.eager(noise.product(kept, head, (False, held_head), (transposed, equal)))
+    d_value = of_head(noise.product(kept, head, (False, held_head), (transposed, equal)))
     d_key, d_value = (noise.store(_grouped(problem, noise, x))[:, :, :, new] for x in (d_key, d_value))
     found = {"query": d_query, "key": d_key, "value": d_value}
     if problem.has_bias:
