@@ -5,7 +5,7 @@ from typing import Any
 import flash_attn
 from flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
 
-from backends.serving_shapes import heads_first, places, rows_first, window_of
+from backends.serving_shapes import heads_first, pages_of, places, rows_first, window_of
 
 __all__ = ["packed_attention", "paged_attention"]
 
@@ -77,8 +77,7 @@ def paged_attention(
     """Pages by `block_table`."""
     q_lens = kv_lengths.new_full(kv_lengths.shape, query.shape[2])
     places(is_causal, window, q_offset, q_lens, kv_lengths)
-    if key_pages.shape[1] % PAGE or query.shape[-1] != value_pages.shape[-1]:
-        raise NotImplementedError(f"a page has a multiple of {PAGE} places, and values are as wide as keys")
+    pages_of(PAGE, query, key_pages, value_pages)
     output, lse = flash_attn_with_kvcache(
         rows_first(query),
         key_pages,

@@ -5,7 +5,7 @@ from typing import Any
 import flashinfer
 import torch
 
-from backends.serving_shapes import LN_2, heads_first, places, rows_first, tables
+from backends.serving_shapes import LN_2, heads_first, no_sinks, places, rows_first, tables
 
 __all__ = ["append_to_pages", "merge_attention", "packed_attention", "paged_attention"]
 
@@ -128,8 +128,7 @@ def append_to_pages(key_pages: Any, value_pages: Any, new_key: Any, new_value: A
 
 def merge_attention(outputs: Any, lses: Any, *, sinks: Any = None) -> Any:
     """All parts at once, rows of all batch entries as one sequence."""
-    if sinks is not None:
-        raise NotImplementedError("sinks are no operand of a merge")
+    no_sinks(sinks)
     shape, parts = outputs[0].shape, len(outputs)
     heads, length, width = shape[-3:]
     v = torch.stack([x.reshape(-1, heads, length, width) for x in outputs]).permute(1, 3, 0, 2, 4)

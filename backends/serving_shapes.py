@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["LN_2", "heads_first", "places", "rows_first", "tables", "window_of"]
+__all__ = ["LN_2", "heads_first", "no_sinks", "pages_of", "places", "rows_first", "tables", "window_of"]
 
 LN_2 = math.log(2)
 """What turns a logarithm to base 2 into a natural one."""
@@ -28,6 +28,18 @@ def places(is_causal: bool, window: Any, q_offset: Any, q_lens: Any, kv_lens: An
     offset = torch.as_tensor(0 if q_offset is None else q_offset, device=q_lens.device)
     if torch.any((offset != kv_lens - q_lens) & (q_lens > 0) & (kv_lens > 0)):
         raise NotImplementedError("causality and windows are aligned with the last key")
+
+
+def no_sinks(sinks: Any) -> None:
+    """Refuses sinks in a merge."""
+    if sinks is not None:
+        raise NotImplementedError("sinks are no operand of a merge")
+
+
+def pages_of(size: int, query: Any, key_pages: Any, value_pages: Any) -> None:
+    """Refuses pages (N, page, G, d) that are no multiple of a size, and values of another width than queries."""
+    if key_pages.shape[1] % size or query.shape[-1] != value_pages.shape[-1]:
+        raise NotImplementedError(f"a page has a multiple of {size} places, and values are as wide as keys")
 
 
 def window_of(window: Any, is_causal: bool) -> tuple[int, int]:

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from backends.torch_shapes import gradients_of
+
 __all__ = ["multi_head_attention", "multi_head_attention_vjp"]
 
 name = "torch-mha"
@@ -124,8 +126,9 @@ def multi_head_attention_vjp(
     """Gradients, as autograd computes them."""
     given = {"query": query, "key": key, "value": value, "w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
     names = ("b_q", "b_k", "b_v", "b_o", "attn_bias")
-    given |= {n: options.pop(n) for n in names if options.get(n) is not None}
-    leaves = {n: x.detach().requires_grad_() for n, x in given.items()}
-    with torch.enable_grad():
-        output = multi_head_attention(**leaves, **options, _grad=True)["output"]
-    return dict(zip(leaves, torch.autograd.grad(output, tuple(leaves.values()), grad_output), strict=True))
+    given |= {n: options.pop(n, None) for n in names}
+
+    def output(**leaves: Any) -> Any:
+        return multi_head_attention(**leaves, **options, _grad=True)["output"]
+
+    return gradients_of(output, given, grad_output)

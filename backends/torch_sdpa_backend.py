@@ -1,11 +1,14 @@
 """torch's own scaled_dot_product_attention, restricted to one of its kernels."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
+
+from backends.torch_shapes import gradients_of
 
 __all__ = ["efficient", "flash", "math"]
 
@@ -80,11 +83,7 @@ class KernelOfTorch:
     ) -> Mapping[str, Any]:
         """Gradients, as autograd computes them."""
         given = {"query": query, "key": key, "value": value, "attn_bias": attn_bias}
-        leaves = {name: x.detach().requires_grad_() for name, x in given.items() if x is not None}
-        output = self.scaled_dot_product_attention(**leaves, **options)
-        return dict(
-            zip(leaves, torch.autograd.grad(output, tuple(leaves.values()), grad_output), strict=True)
-        )
+        return gradients_of(partial(self.scaled_dot_product_attention, **options), given, grad_output)
 
 
 math = KernelOfTorch("torch-sdpa-math", SDPBackend.MATH, "eager")

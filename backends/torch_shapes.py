@@ -1,11 +1,12 @@
 """What adapters of torch libraries share: exactly four axes, one mask of full shape, causality as a mask."""
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-__all__ = ["flat", "from_the_end", "visible", "whole"]
+__all__ = ["flat", "from_the_end", "gradients_of", "of_the_same_dtype", "visible", "whole"]
 
 
 def flat(x: Any) -> Any:
@@ -16,6 +17,12 @@ def flat(x: Any) -> Any:
 def whole(x: Any, query: Any, kv_len: int) -> Any:
     """A mask or bias that broadcasts, as (B, H, q_len, kv_len)."""
     return flat(x.expand(*query.shape[:-1], kv_len))
+
+
+def of_the_same_dtype(attn_bias: Any, query: Any) -> None:
+    """Refuses a bias of another dtype than the query."""
+    if attn_bias is not None and attn_bias.dtype != query.dtype:
+        raise NotImplementedError("attn_bias has the dtype of query")
 
 
 def from_the_end(is_causal: bool, q_offset: Any, q_len: int, kv_len: int) -> None:
@@ -36,3 +43,11 @@ def visible(query: Any, kv_len: int, mask: Any, is_causal: bool, q_offset: Any) 
         seen = torch.arange(kv_len, device=query.device) <= places
         found = seen if found is None else found & seen
     return found
+
+
+def gradients_of(forward: Callable[..., Any], given: Mapping[str, Any], grad_output: Any) -> dict[str, Any]:
+    """Gradients of an output by those of its operands that are given."""
+    leaves = {name: x.detach().requires_grad_() for name, x in given.items() if x is not None}
+    with torch.enable_grad():
+        output = forward(**leaves)
+    return dict(zip(leaves, torch.autograd.grad(output, tuple(leaves.values()), grad_output), strict=True))

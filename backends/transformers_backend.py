@@ -10,7 +10,7 @@ from transformers.models.gemma2.modeling_gemma2 import eager_attention_forward a
 from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward as gpt_oss_eager
 from transformers.models.llama.modeling_llama import eager_attention_forward as llama_eager
 
-from backends.torch_shapes import flat, visible, whole
+from backends.torch_shapes import flat, of_the_same_dtype, visible, whole
 
 __all__ = ["eager", "sdpa"]
 
@@ -49,8 +49,7 @@ class AttentionOfTransformers:
         """Attention; Llama's function, Gemma 2's where there is a softcap, that of GPT-OSS where there are sinks."""
         if softcap is not None and sinks is not None:
             raise NotImplementedError("no model has a softcap and sinks")
-        if attn_bias is not None and attn_bias.dtype != query.dtype:
-            raise NotImplementedError("the mask that is added has the dtype of query")
+        of_the_same_dtype(attn_bias, query)
         kv_len, batch = key.shape[-2], query.shape[:-3]
         module = SimpleNamespace(
             num_key_value_groups=query.shape[-3] // key.shape[-3],

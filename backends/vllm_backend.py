@@ -7,7 +7,7 @@ import vllm
 from vllm import _custom_ops as ops
 from vllm.vllm_flash_attn import flash_attn_varlen_func
 
-from backends.serving_shapes import heads_first, places, rows_first, window_of
+from backends.serving_shapes import heads_first, no_sinks, pages_of, places, rows_first, window_of
 
 __all__ = ["append_to_pages", "merge_attention", "paged_attention"]
 
@@ -45,8 +45,7 @@ def paged_attention(
     """Queries of all entries one behind the other, keys by `block_table` and `seqused_k`."""
     batch, heads, q_len, width = query.shape
     places(is_causal, window, q_offset, kv_lengths.new_full(kv_lengths.shape, q_len), kv_lengths)
-    if key_pages.shape[1] % PAGE or width != value_pages.shape[-1]:
-        raise NotImplementedError(f"a page has a multiple of {PAGE} places, and values are as wide as keys")
+    pages_of(PAGE, query, key_pages, value_pages)
     output, lse = flash_attn_varlen_func(
         rows_first(query).reshape(batch * q_len, heads, width),
         key_pages,
@@ -79,8 +78,7 @@ def append_to_pages(key_pages: Any, value_pages: Any, new_key: Any, new_value: A
 
 def merge_attention(outputs: Any, lses: Any, *, sinks: Any = None) -> Any:
     """Parts one after the other, rows of all batch entries as one sequence."""
-    if sinks is not None:
-        raise NotImplementedError("sinks are no operand of a merge")
+    no_sinks(sinks)
     shape = outputs[0].shape
     heads, length, width = shape[-3:]
     rows = [rows_first(x.reshape(-1, heads, length, width)).reshape(-1, heads, width) for x in outputs]

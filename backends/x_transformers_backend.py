@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from x_transformers.attend import Attend
 
-from backends.torch_shapes import flat, from_the_end, whole
+from backends.torch_shapes import flat, from_the_end, of_the_same_dtype, whole
 
 __all__ = ["eager", "flash"]
 
@@ -44,9 +44,8 @@ class AttentionOfXTransformers:
         """Attention; the bias has one value a head, for all batch entries."""
         batch, kv_len = query.shape[:-3], key.shape[-2]
         from_the_end(is_causal, q_offset, query.shape[-2], kv_len)
+        of_the_same_dtype(attn_bias, query)
         if attn_bias is not None:
-            if attn_bias.dtype != query.dtype:
-                raise NotImplementedError("attn_bias has the dtype of query")
             if attn_bias.ndim > 2 and any(size != 1 for size in attn_bias.shape[:-3]):
                 raise NotImplementedError("attn_bias is the same for all batch entries")
             attn_bias = attn_bias.reshape(attn_bias.shape[-3:]) if attn_bias.ndim > 2 else attn_bias

@@ -5,7 +5,7 @@ from typing import Any
 import xformers
 from xformers.ops import fmha
 
-from backends.serving_shapes import heads_first, places, rows_first
+from backends.serving_shapes import heads_first, no_sinks, places, rows_first
 
 __all__ = ["merge_attention", "packed_attention"]
 
@@ -52,8 +52,7 @@ def packed_attention(
 
 def merge_attention(outputs: Any, lses: Any, *, sinks: Any = None) -> Any:
     """Outputs as (B, length, H, d), log-sum-exps as (B, H, length)."""
-    if sinks is not None:
-        raise NotImplementedError("sinks are no operand of a merge")
+    no_sinks(sinks)
     shape = outputs[0].shape
     heads, length, width = shape[-3:]
     parts = [x.reshape(-1, heads, length, width).transpose(1, 2).contiguous() for x in outputs]

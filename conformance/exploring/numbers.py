@@ -25,8 +25,7 @@ GROUP = 4
 """Neighbouring tokens that are equal among ties."""
 
 ZEROS, ONES, RAMP, SCRAMBLED = "Z", "O", "R", "S"
-SIMPLE = (ZEROS, ONES, RAMP, SCRAMBLED)
-"""Families of closed form, the plainest first."""
+"""Families of closed form."""
 
 
 def numbers(family: str, shape: Sequence[int], dtype: str, name: str, stream: int) -> Array:

@@ -21,7 +21,6 @@ from conformance.running.runner import VERDICT_OF, Asker
 from conformance.running.select import group
 from conformance.vectors.case import Array, Case
 
-CHAPTER = "explore"
 COVERS = {
     "mask": "MASK-1", "attn_bias": "ATT-7", "is_causal": "MASK-6", "q_offset": "MASK-8", "window": "MASK-10",
     "kv_lengths": "MASK-12", "scale": "ATT-4", "softcap": "ATT-5", "sinks": "ATT-12",

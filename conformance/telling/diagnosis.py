@@ -232,13 +232,3 @@ def _finding_json(finding: Finding) -> Mapping[str, Any]:
         "alike": list(dict.fromkeys(_ids(model) for model in finding.alike)),
         "rows": [{"case": f.case.id, "dtype": f.dtype} for f in finding.explained],
     }
-
-
-def row_lines(rows: Sequence[Row], sentences: Mapping[str, str]) -> list[str]:
-    """The diagnosis of a report that was read: a sentence for each defect that its rows name."""
-    told = {each.defect: each for row in rows for each in row.diagnosis}
-    return [
-        f"{sentences.get(each.defect, each.defect)} This explains {each.explains} of {_failures(each.of)} "
-        f"({each.defect})."
-        for each in sorted(told.values(), key=lambda each: -each.explains)
-    ]

@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from conformance.names import DENSE, FEATURES, MHA, MHA_VJP, OPERATION_FEATURES, OPTIONS, SDPA
+from conformance.names import (
+    DENSE,
+    FEATURES,
+    MHA,
+    MHA_VJP,
+    OPERATION_FEATURES,
+    OPTION_FEATURES,
+    OPTIONS,
+    SDPA,
+)
 from conformance.vectors import meeting
 from conformance.vectors.case import Case
 from conformance.vectors.coverage_of import View
@@ -41,22 +50,8 @@ SIZES: Mapping[str, Sequence[int]] = {
     "batch": (0, 1, 2, 3, 5, 8),
     "past": (3, 20),
 }
-PAIRED = (
-    "mask",
-    "attn_bias",
-    "is_causal",
-    "q_offset",
-    "window",
-    "kv_lengths",
-    "scale",
-    "softcap",
-    "sinks",
-    "return_weights",
-    "return_lse",
-    "cache",
-    "gqa",
-    "value_dim",
-)
+PAIRED = (*(x for x in OPTION_FEATURES if x not in ("segments", "grad_lse")), "gqa", "value_dim")
+"""Features of which each pair has a cell."""
 FEW = 7
 """A pair counts where it meets among at most so many features: a failure can then be told."""
 LAYOUTS = ("transposed", "reversed", "readonly", "unaligned", "shared")

@@ -12,8 +12,6 @@ from conformance.vectors.generate.approximate import approximate
 from conformance.vectors.generate.oracle import golden
 from conformance.vectors.generate.problem import Problem, pose
 
-HIDING = ("is_causal", "window", "q_offset", "return_weights", "return_lse")
-MASKING = ("mask", "attn_bias", "kv_lengths", "q_offset")
 STATISTICS = ("output", "weights", "lse")
 
 
