@@ -1,7 +1,7 @@
 """A picture to share: of each target one sentence and one bar, and a link to the whole report."""
 
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 from xml.sax.saxutils import escape, quoteattr
@@ -37,11 +37,6 @@ text{{font-family:system-ui,-apple-system,"Segoe UI","DejaVu Sans",sans-serif;fi
 <text x="{margin}" y="594" font-size="22" class="d">{foot}</text>
 </svg>
 """
-
-
-def card_writer(link: str) -> Callable[[Report], str]:
-    """What makes the text of the file of a single run."""
-    return lambda report: card([report], link)
 
 
 def card(reports: Sequence[Report], link: str = "") -> str:
