@@ -362,6 +362,8 @@ def _filled(claims: Claims, recipe: Recipe, dice: Dice) -> Recipe:
         )
     else:
         data |= {name: dice.choice(MAGNITUDES) for name in ("query", "key", "value")}
+    if r.operation == MERGE:
+        data["key"] = dice.choice(serve.LSES)
     r = smaller.mended(replace(r, data=tuple(sorted(data.items()))))
     if r.served:
         r = replace(r, poison="n" if dice.chance(50) else "")

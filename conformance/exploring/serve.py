@@ -17,6 +17,8 @@ PARTS = (1, 2, 2, 3, 4, 5, 8, 16, 33)
 ROWS = ((576, 512), (576, 512), (320, 256), (80, 64), (72, 64), (40, 32))
 """Width of latent rows, and of the values in it, of models in use and smaller."""
 NARROW = ((5, 4), (3, 2), (6, 4), (4, 4), (9, 1), (24, 16))
+LSES = ("n0", "n1", "n3", "n5", "n7", "n9", "f0", "f2", "i", "l")
+"""Families of the lses of partial results: from next to each other to far apart, on both sides of zero."""
 EXPLICIT = 5
 """Entries whose counts are drawn one by one: a token holds three numbers of each."""
 MOST = 20
