@@ -14,9 +14,12 @@ from conformance.exploring.numbers import ONES, RAMP, SCRAMBLED, TURN, ZEROS
 from conformance.exploring.recipe import Recipe
 from conformance.exploring.trial import Tried
 from conformance.names import BIASES, WEIGHTS
+from conformance.running.partial import STACKED
 from conformance.running.target import implementations
 from conformance.vectors.case import Array, Case
 
+COUNTED = 12
+"""Whole numbers up to which they stand in the line of a call, such as starts and tables."""
 WRITTEN = 24
 """Numbers up to which an array is written out."""
 ENCODED = 3000
@@ -28,6 +31,8 @@ OF = {
     SCRAMBLED: "scattered numbers",
     "i": "small integers",
 }
+FAMILY_OF = {"latent": "key", "outputs": "value", "lses": "key", "new_key": "key", "new_value": "value"}
+"""Operand -> whose numbers a recipe says of it."""
 KINDS = {"p": "far from zero", "l": "one loud token", "c": "cancelling", "t": "ties", "f": "all bits used"}
 
 
@@ -46,10 +51,10 @@ def _shape(array: Array) -> str:
 
 
 def _what(recipe: Recipe, name: str, array: Array) -> str:
-    if array.size <= 4:
+    if array.size <= (COUNTED if array.dtype.kind in "iu" else 4):
         return f" = {array.tolist()}"
-    operand = "weights" if name in WEIGHTS else "biases" if name in BIASES else name
-    if name in ("mask", "attn_bias", "kv_lengths", "q_offset", "q_segments", "kv_segments"):
+    operand = "weights" if name in WEIGHTS else "biases" if name in BIASES else FAMILY_OF.get(name, name)
+    if name in ("mask", "attn_bias") or array.dtype.kind in "iu" or name.endswith("_pages"):
         return ""
     family = recipe.family(operand)
     known = OF.get(family) or KINDS.get(family[0])
@@ -76,7 +81,8 @@ def snippet(tried: Tried, source: str, array_type: str = "numpy") -> str:
         head, rest = lines[:2], lines[2:]
         lines = [*head, *("; ".join(rest[n : n + 3]) for n in range(0, len(rest), 3))]
     to = {"torch": "torch.from_numpy({})", "jax": "jax.numpy.asarray({})"}.get(array_type, "{}")
-    arguments = [f"{name}={to.format(name)}" for name in given]
+    to_each = {name: f"[{to.format('x')} for x in {name}]" for name in STACKED}
+    arguments = [f"{name}={to_each.get(name) or to.format(name)}" for name in given]
     arguments += [f"{name}={_plain(value)}" for name, value in case.options.items()]
     name = _attribute(source) or recipe.operation
     if recipe.again:

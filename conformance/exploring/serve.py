@@ -6,7 +6,7 @@ from conformance.exploring import sizes
 from conformance.exploring.counter import Dice
 from conformance.exploring.laid import UNUSUAL
 from conformance.exploring.recipe import EVERY, Numbers, Recipe
-from conformance.names import APPEND, LATENT, MERGE, OPTIONS_OF, PACKED, PAGED, POSITIONAL
+from conformance.names import APPEND, LATENT, MERGE, OPTIONS_OF, PACKED, PAGED
 
 PAGES = (1, 16, 16, 16, 64, 64, 256, 2, 3, 8, 32, 128)
 """Slots of a page: those of kernels, and some that are no power of two."""
@@ -23,11 +23,6 @@ EXPLICIT = 5
 """Entries whose counts are drawn one by one: a token holds three numbers of each."""
 MOST = 20
 """Products of two numbers of a packed call, as a power of two: all its rows are judged."""
-OPERANDS = {
-    name: tuple(x for x in POSITIONAL[name] if x not in ("outputs", "lses", "new_key", "new_value"))
-    for name in POSITIONAL
-}
-"""Arrays that may lie in memory in other ways."""
 
 
 def shaped(r: Recipe, small: bool, dice: Dice) -> Recipe:
@@ -56,6 +51,8 @@ def placed(r: Recipe, claimed: frozenset[str], dice: Dice) -> Recipe:
     if r.operation in (PAGED, APPEND):
         page = dice.choice(PAGES)
         r = replace(r, page=page if page <= 2 * r.kv_len or dice.chance(20) else dice.choice((1, 2, 4)))
+    if r.operation == APPEND:
+        r = replace(r, q_len=min(r.q_len, r.slots))
     if r.operation in (PACKED, PAGED) and dice.chance(85):
         r = replace(r, lengths=_counts(r, r.kv_len, r.page, dice))
     if r.operation == PACKED and r.lengths is not None and dice.chance(75):

@@ -22,7 +22,9 @@ class Serving:
 class WholePagesAlone(Serving):
     """With pages of 64 and more, what stands in a page that is not full is left out."""
 
-    def paged_attention(self, query: Any, key_pages: Any, value_pages: Any, *, kv_lengths: Any, **more: Any) -> Any:
+    def paged_attention(
+        self, query: Any, key_pages: Any, value_pages: Any, *, kv_lengths: Any, **more: Any
+    ) -> Any:
         size = key_pages.shape[1]
         if size >= 64:
             kv_lengths = np.where(kv_lengths > size, kv_lengths // size * size, kv_lengths)
@@ -32,9 +34,13 @@ class WholePagesAlone(Serving):
 class OneTableForAll(Serving):
     """Where an entry asks one query, the page behind its first is that of the entry before it."""
 
-    def paged_attention(self, query: Any, key_pages: Any, value_pages: Any, *, page_table: Any, **more: Any) -> Any:
+    def paged_attention(
+        self, query: Any, key_pages: Any, value_pages: Any, *, page_table: Any, **more: Any
+    ) -> Any:
         if query.shape[2] == 1 and page_table.shape[1] > 1 and page_table.shape[0] > 1:
-            behind = np.where(np.roll(page_table, 1, axis=0)[:, 1] >= 0, np.roll(page_table, 1, axis=0)[:, 1], 0)
+            behind = np.where(
+                np.roll(page_table, 1, axis=0)[:, 1] >= 0, np.roll(page_table, 1, axis=0)[:, 1], 0
+            )
             page_table = page_table.copy()
             page_table[:, 1] = np.minimum(behind, key_pages.shape[0] - 1)
         return gathering.paged_attention(query, key_pages, value_pages, page_table=page_table, **more)
@@ -43,7 +49,9 @@ class OneTableForAll(Serving):
 class SharedPageOnce(Serving):
     """A page that stands in two tables is read by the first of them alone."""
 
-    def paged_attention(self, query: Any, key_pages: Any, value_pages: Any, *, page_table: Any, **more: Any) -> Any:
+    def paged_attention(
+        self, query: Any, key_pages: Any, value_pages: Any, *, page_table: Any, **more: Any
+    ) -> Any:
         size, seen = key_pages.shape[1], set[int]()
         pages = np.concatenate([value_pages, np.zeros_like(value_pages[:1])])
         keys = np.concatenate([key_pages, np.zeros_like(key_pages[:1])])
@@ -65,13 +73,17 @@ class LastPartLong(Serving):
             return found
         longer = np.array(kv_starts)
         longer[-1] = key.shape[1]
-        return gathering.packed_attention(query, np.nan_to_num(key), np.nan_to_num(value), kv_starts=longer, **more)
+        return gathering.packed_attention(
+            query, np.nan_to_num(key), np.nan_to_num(value), kv_starts=longer, **more
+        )
 
 
 class EmptyPartIsNan(Serving):
     """Queries of a part without keys become NaN where there is a sink."""
 
-    def packed_attention(self, query: Any, key: Any, value: Any, *, q_starts: Any, kv_starts: Any, **more: Any) -> Any:
+    def packed_attention(
+        self, query: Any, key: Any, value: Any, *, q_starts: Any, kv_starts: Any, **more: Any
+    ) -> Any:
         found = gathering.packed_attention(query, key, value, q_starts=q_starts, kv_starts=kv_starts, **more)
         output = found[0] if isinstance(found, tuple) else found
         for i in range(len(q_starts) - 1):
@@ -83,7 +95,9 @@ class EmptyPartIsNan(Serving):
 class LastCell(Serving):
     """A slot of -1 is the last cell."""
 
-    def append_to_pages(self, key_pages: Any, value_pages: Any, new_key: Any, new_value: Any, *, slots: Any) -> Any:
+    def append_to_pages(
+        self, key_pages: Any, value_pages: Any, new_key: Any, new_value: Any, *, slots: Any
+    ) -> Any:
         pages = key_pages.copy(), value_pages.copy()
         for x, new in zip(pages, (new_key, new_value), strict=True):
             x.reshape(-1, *x.shape[2:])[slots] = new
@@ -116,7 +130,9 @@ class PlanRemembered(Serving):
     def __init__(self) -> None:
         self._tables: dict[Any, Any] = {}
 
-    def paged_attention(self, query: Any, key_pages: Any, value_pages: Any, *, page_table: Any, **more: Any) -> Any:
+    def paged_attention(
+        self, query: Any, key_pages: Any, value_pages: Any, *, page_table: Any, **more: Any
+    ) -> Any:
         table = self._tables.setdefault((page_table.shape, key_pages.shape), page_table.copy())
         known = np.where(table < key_pages.shape[0], table, page_table)
         try:
