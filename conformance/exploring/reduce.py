@@ -169,10 +169,11 @@ class Reduction:
         plain = [RAMP, SCRAMBLED]
         for value in plain:
             made = r.made_of("query", ZEROS).made_of("key", ZEROS).made_of("value", value)
-            if self.take(made):
+            if self.take(smaller.mended(made) if r.served else made):
                 return
         for family in (SCRAMBLED, "i"):
-            if self.take(r.made_of("query", family).made_of("key", family).made_of("value", family)):
+            made = r.made_of("query", family).made_of("key", family).made_of("value", family)
+            if self.take(smaller.mended(made) if r.served else made):
                 return
 
     def _sizes(self) -> None:

@@ -194,7 +194,8 @@ def candidates(size: int, least: int = 1) -> list[int]:
 def plainer(recipe: Recipe, operand: str) -> Iterator[Recipe]:
     """Plainer numbers in one operand."""
     now = recipe.family(operand)
-    more = (FAR_LSES,) if recipe.operation == MERGE and operand == "key" else ()
+    shaped = now[0] in "nflc" and now != "n0"  # rather than plain already
+    more = (FAR_LSES,) if recipe.operation == MERGE and operand == "key" and shaped else ()
     for family in (*_families(operand, now), *more):
         yield recipe.made_of(operand, family)
 
