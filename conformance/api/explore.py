@@ -336,7 +336,8 @@ class Exploration:
         if isinstance(found, LargeFound):
             return ""
         library = next(iter(self.hello.environment), "numpy") if self.hello else "numpy"
-        return snippet(found.reduced if found.fresh else found.drawn, self.request.source, library)
+        several = self.hello is not None and len(self.hello.operations) > 1
+        return snippet(found.reduced if found.fresh else found.drawn, self.request.source, library, several)
 
     @property
     def started(self) -> bool:

@@ -11,8 +11,8 @@ from conformance.exploring.counts import lengths, offsets
 from conformance.exploring.laid import dense_shapes, lay_out
 from conformance.exploring.numbers import numbers, poles
 from conformance.exploring.recipe import Recipe
-from conformance.names import BIASES, LATENT, WEIGHTS
-from conformance.vectors.case import Array
+from conformance.names import BIASES, LATENT, MERGE, WEIGHTS
+from conformance.vectors.case import Array, held_in
 
 HIDDEN = (-(2.0**13), -(2.0**10))
 """Biases that some libraries hide by, and that do not hide here."""
@@ -124,7 +124,8 @@ def _made(recipe: Recipe, name: str, shape: tuple[int, ...]) -> Array:
     if family[0] == "p":  # far from zero, on the side of its sign
         plain = numbers("n0", shape, recipe.dtype, name, recipe.stream)
         return poles(plain, int(family[1:])) if plain.size else plain
-    return numbers(family, shape, recipe.dtype, name, recipe.stream)
+    bits = held_in("lses", recipe.dtype) if recipe.operation == MERGE and name == "key" else recipe.dtype
+    return numbers(family, shape, bits, name, recipe.stream)
 
 
 # Options that are arrays

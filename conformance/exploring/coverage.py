@@ -79,7 +79,9 @@ class Coverage:
             (recipe.operation, path_of(recipe), *pair) for pair in itertools.combinations(sorted(on), 2)
         }
         self.sizes |= {name for name, of in SIZES.items() if of(recipe)}
-        self.sizes |= {UNUSUAL[recipe.operation][letter] for letter in recipe.layout} | {f"pages of {recipe.page}"}
+        self.sizes |= {UNUSUAL[recipe.operation][letter] for letter in recipe.layout} | {
+            f"pages of {recipe.page}"
+        }
 
     def line(self, claims: Claims) -> str:
         """How much of what is claimed was met, and what was not."""

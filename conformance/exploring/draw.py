@@ -9,7 +9,7 @@ from conformance.exploring import earlier, serve, sizes, smaller
 from conformance.exploring.counter import Dice, key
 from conformance.exploring.memory import LAYOUTS
 from conformance.exploring.needs import needs
-from conformance.exploring.recipe import EVERY, EXPLICIT, Recipe
+from conformance.exploring.recipe import EVERY, EXPLICIT, Recipe, numbers_of
 from conformance.exploring.valid import valid
 from conformance.names import (
     APPEND,
@@ -362,6 +362,8 @@ def _filled(claims: Claims, recipe: Recipe, dice: Dice) -> Recipe:
         )
     else:
         data |= {name: dice.choice(MAGNITUDES) for name in ("query", "key", "value")}
+    if r.operation == MERGE:
+        data["key"] = dice.choice(serve.LSES)
     r = smaller.mended(replace(r, data=tuple(sorted(data.items()))))
     if r.served:
         r = replace(r, poison="n" if dice.chance(50) else "")
@@ -371,7 +373,7 @@ def _filled(claims: Claims, recipe: Recipe, dice: Dice) -> Recipe:
             r = replace(r, poison="s" if strict else "n")
     if dice.chance(15):
         operands = [name for name in ("query", "key", "value") if len(r.batch) or not r.layer]
-        operands = list(serve.OPERANDS[r.operation]) if r.served else operands
+        operands = list(numbers_of(r)) if r.served else operands
         r = replace(r, memory=((dice.choice(operands), dice.choice(LAYOUTS)),)) if operands else r
     if dice.chance(12):
         r = replace(r, again=_again(r, dice))
@@ -382,7 +384,9 @@ def _again(r: Recipe, dice: Dice) -> str:
     """What the call before it differs in."""
     kind = dice.below(100)
     others = smaller.others(r)
-    numbers = [name for name in serve.OPERANDS[r.operation] if name in earlier.NUMBERS]
+    numbers = numbers_of(r)
+    if r.operation in (PACKED, PAGED) and dice.chance(50):
+        return earlier.SHAPE
     if kind < 25 or (not numbers and kind < 80):
         return "same"
     if kind < 50 or (kind < 80 and not others):

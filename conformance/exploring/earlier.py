@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from conformance.exploring import smaller
+from conformance.exploring import parts, smaller
 from conformance.exploring.arrays import arrays, changed, options
-from conformance.exploring.recipe import Recipe
+from conformance.exploring.recipe import NUMBERS, Recipe
 from conformance.vectors.case import Array
 
 SAME, SHAPE = "same", "shape"
-NUMBERS = ("query", "key", "value", "key_pages", "value_pages", "latent")
 Call = tuple[dict[str, Array], dict[str, Any]]
 """Arrays by argument name, and what is no array."""
 
@@ -25,7 +24,7 @@ def earlier(recipe: Recipe, inputs: Mapping[str, Array]) -> list[Call]:
     if again == SAME:
         return [(dict(inputs), now)]
     if again == SHAPE:
-        plain = replace(recipe, again="", stream=recipe.stream + 1)
+        plain = parts.turned(replace(recipe, again="", stream=recipe.stream + 1))
         longer = smaller.of_keys(plain, plain.kv_len + 1 + plain.stream % 7)
         return [(arrays(each), options(each)) for each in (plain, longer)]
     if again in (*NUMBERS, "sinks"):

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from conformance.exploring import smaller
 from conformance.exploring.boundary import condition
-from conformance.exploring.earlier import NUMBERS, SAME, SHAPE
+from conformance.exploring.earlier import SAME, SHAPE
 from conformance.exploring.entries import MANY
 from conformance.exploring.numbers import ZEROS
-from conformance.exploring.recipe import Recipe
+from conformance.exploring.recipe import NUMBERS, Recipe
 from conformance.exploring.reduce import Reduction
 from conformance.exploring.valid import valid
 from conformance.names import APPEND, LATENT, MERGE, PACKED, PAGED
@@ -30,6 +30,7 @@ MOST = {
     "page": 257,
 }
 """How far a size is taken up, unless the smallest that fails is large itself."""
+MOST_SLOTS = 4400
 LABELS = {
     "kv_heads": "key heads", "batch": "batch entries", "length": "a length",
     "left": "the left side of the window", "page": "the page size",
@@ -41,6 +42,8 @@ OWN_LABELS = {
     MERGE: {"kv_len": "partial results", "kv_heads": "heads"},
 }
 """What the sizes of a recipe are in operations that have other words for them."""
+OWN_OPERANDS = {MERGE: {"key": "lses", "value": "outputs"}, LATENT: {"key": "latent"}}
+"""What the operands of a recipe are called in such operations."""
 NONE_OF = {APPEND: ("heads", "batch"), MERGE: ("heads", "d_k"), LATENT: ("kv_heads",)}
 """Sizes that an operation does not have."""
 FREE = {**LABELS, "batch": "the batch"}
@@ -130,12 +133,14 @@ def numbers(reduction: Reduction) -> tuple[list[str], list[str]]:
         negative = (powers[0] < 0) ^ (powers[1] < 0) ^ (r.scale is not None and r.scale < 0)
         return [f"logits far {'below' if negative else 'above'} zero"], []
     found = [
-        words.format(name)
+        words.format(OWN_OPERANDS.get(r.operation, {}).get(name, name))
         for name in ("query", "key", "value")
         if (words := SHAPED.get(r.family(name)[0])) is not None
     ]
     if found or r.layer or r.operation in (APPEND, MERGE):
-        return found, []
+        far = r.operation == MERGE and key[0] in "On" and int(key[1:] or 0) > 2
+        near = far and (reduction.fails(r.made_of("key", "n0")) or reduction.fails(r.made_of("key", "n1")))
+        return [*found, *(["lses far from zero"] if far and not near else [])], []
     if {query, key} <= {ZEROS}:
         scattered = [
             replace(r.made_of("query", f).made_of("key", f), stream=r.stream) for f in ("S", "n0", "i")
@@ -182,8 +187,11 @@ def resized(r: Recipe, name: str, size: int, tied: bool = True) -> Recipe:
         )
     if name == "kv_heads":
         return replace(r, heads=r.heads // r.groups * size, groups=size)
-    if name == "page":
-        return replace(r, page=size)
+    if name == "page":  # as many pages as before, and as much in the last of them
+        if not r.kv_len:
+            return replace(r, page=size)
+        whole, rest = divmod(r.kv_len - 1, r.page)
+        return smaller.of_keys(replace(r, page=size), whole * size + min(rest, size - 1) + 1, square=False)
     if name in ("d_k", "d_v"):
         return replace(r, d_k=size, d_v=size) if tied and r.d_k == r.d_v else smaller.of_width(r, name, size)
     behind = r.kv_len - size_of(
@@ -229,7 +237,12 @@ def _size(reduction: Reduction, name: str, r: Recipe, room: Callable[[Recipe], b
 
     def fails(n: int) -> bool | None:
         made = resized(r, name, n, tied)
-        if n < 1 or not room(made) or (made.served and not valid(made)):
+        if (
+            n < 1
+            or not room(made)
+            or (made.served and not valid(made))
+            or made.columns * made.page > MOST_SLOTS
+        ):
             return None
         return reduction.fails(made) or (  # a call may be right by chance: once more with other numbers
             reduction.left > SPARE and reduction.fails(_otherwise(made))

@@ -196,11 +196,21 @@ def _written(r: Recipe, pages: Pages, found: dict[str, Array]) -> dict[str, Arra
     return new
 
 
+def _skipped(r: Recipe, t: int) -> bool:
+    """Whether new row `t` of `append_to_pages` has the slot -1."""
+    return "e" in r.layout and t % 3 == 1
+
+
+def rows_written(r: Recipe) -> int:
+    """New rows of `append_to_pages` that have a slot."""
+    return sum(not _skipped(r, t) for t in range(r.q_len))
+
+
 def _append(r: Recipe, dense: Mapping[str, Array]) -> dict[str, Array]:
     cells = r.slots
     order = Dice("slots", r.stream).order(range(cells)) if "p" in r.layout else list(range(cells))
     left = iter(order)
-    slots = [-1 if "e" in r.layout and t % 3 == 1 else next(left, -1) for t in range(r.q_len)]
+    slots = [-1 if _skipped(r, t) else next(left) for t in range(r.q_len)]
     flat = np.array(slots, np.int64)
     found: dict[str, Array] = {"slots": flat.astype(integers(r))}
     for name in ("key", "value"):

@@ -63,3 +63,17 @@ def mended(r: Recipe) -> Recipe:
         if r.operation == PAGED or apart.any():
             return replace(r, offset=EVERY) if r.entries > EXPLICIT else at_the_end(r)
     return r
+
+
+def turned(r: Recipe) -> Recipe:
+    """A call of the same shapes whose parts or entries have each other's counts, and whose pages lie otherwise."""
+    if r.operation not in (PACKED, PAGED):
+        return r
+    found = r
+    for name in ("lengths", "queries"):
+        counts = getattr(r, name)
+        if isinstance(counts, tuple) and counts:
+            found = replace(found, **{name: (*counts[1:], counts[0])})
+    if r.operation == PAGED and "p" not in r.layout:
+        found = replace(found, layout=f"p{r.layout}")
+    return at_the_end(found) if tied(r) else found

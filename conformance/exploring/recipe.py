@@ -8,7 +8,18 @@ from typing import Any
 from zlib import crc32
 
 from conformance.errors import UsageError
-from conformance.names import APPEND, DTYPES, MERGE, MHA, MHA_VJP, OPERATIONS, PAGED, SDPA_VJP, SERVING
+from conformance.names import (
+    APPEND,
+    DTYPES,
+    MERGE,
+    MHA,
+    MHA_VJP,
+    OPERATIONS,
+    PAGED,
+    POSITIONAL,
+    SDPA_VJP,
+    SERVING,
+)
 
 TOKEN = "x1"
 """What every token begins with: the form and its version."""
@@ -120,6 +131,15 @@ class Recipe:
     def made_of(self, operand: str, family: str) -> "Recipe":
         """With another family for an operand."""
         return replace(self, data=tuple(sorted({**dict(self.data), operand: family}.items())))
+
+
+NUMBERS = ("query", "key", "value", "key_pages", "value_pages", "latent")
+"""Operands whose numbers may be others in the call before, and that may lie in memory in other ways."""
+
+
+def numbers_of(recipe: Recipe) -> tuple[str, ...]:
+    """Those that an operation has."""
+    return tuple(name for name in POSITIONAL[recipe.operation] if name in NUMBERS)
 
 
 # Tokens

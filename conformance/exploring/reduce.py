@@ -169,10 +169,11 @@ class Reduction:
         plain = [RAMP, SCRAMBLED]
         for value in plain:
             made = r.made_of("query", ZEROS).made_of("key", ZEROS).made_of("value", value)
-            if self.take(made):
+            if self.take(smaller.mended(made) if r.served else made):
                 return
         for family in (SCRAMBLED, "i"):
-            if self.take(r.made_of("query", family).made_of("key", family).made_of("value", family)):
+            made = r.made_of("query", family).made_of("key", family).made_of("value", family)
+            if self.take(smaller.mended(made) if r.served else made):
                 return
 
     def _sizes(self) -> None:
@@ -258,7 +259,14 @@ class Reduction:
             self.take(replace(self.now, dtype="float32"))
 
     def _counts(self) -> None:
-        """The queries of each part down; a table no longer than what it holds."""
+        """The queries of each part down, and where they stand; a table no longer than what it holds."""
+        r = self.now
+        if isinstance(r.offset, tuple) and r.offset and not parts.tied(r):
+            least = min(r.offset)
+            self.take(replace(r, offset=tuple(n - least for n in r.offset)))
+            for place in range(len(r.offset)):
+                if isinstance(self.now.offset, tuple) and self.now.offset[place] > 0:
+                    self._down(self.now.offset[place], partial(_stands, place), least=0, few=True)
         r = self.now
         if isinstance(r.lengths, tuple) and max(r.lengths, default=0) < r.kv_len:
             self.take(smaller.of_keys(r, max(r.lengths, default=0)))
@@ -313,6 +321,11 @@ def _query(place: int, r: Recipe, n: int) -> Recipe:
     if not isinstance(r.queries, tuple):
         return r
     return _tied(r, replace(r, queries=tuple(n if at == place else x for at, x in enumerate(r.queries))))
+
+
+def _stands(place: int, r: Recipe, n: int) -> Recipe:
+    assert isinstance(r.offset, tuple)
+    return replace(r, offset=tuple(n if at == place else x for at, x in enumerate(r.offset)))
 
 
 def _tied(before: Recipe, r: Recipe) -> Recipe:

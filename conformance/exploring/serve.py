@@ -6,7 +6,7 @@ from conformance.exploring import sizes
 from conformance.exploring.counter import Dice
 from conformance.exploring.laid import UNUSUAL
 from conformance.exploring.recipe import EVERY, Numbers, Recipe
-from conformance.names import APPEND, LATENT, MERGE, OPTIONS_OF, PACKED, PAGED, POSITIONAL
+from conformance.names import APPEND, LATENT, MERGE, OPTIONS_OF, PACKED, PAGED
 
 PAGES = (1, 16, 16, 16, 64, 64, 256, 2, 3, 8, 32, 128)
 """Slots of a page: those of kernels, and some that are no power of two."""
@@ -17,15 +17,12 @@ PARTS = (1, 2, 2, 3, 4, 5, 8, 16, 33)
 ROWS = ((576, 512), (576, 512), (320, 256), (80, 64), (72, 64), (40, 32))
 """Width of latent rows, and of the values in it, of models in use and smaller."""
 NARROW = ((5, 4), (3, 2), (6, 4), (4, 4), (9, 1), (24, 16))
+LSES = ("n0", "n1", "n3", "n5", "n7", "n9", "f0", "f2", "i", "l")
+"""Families of the lses of partial results: from next to each other to far apart, on both sides of zero."""
 EXPLICIT = 5
 """Entries whose counts are drawn one by one: a token holds three numbers of each."""
 MOST = 20
 """Products of two numbers of a packed call, as a power of two: all its rows are judged."""
-OPERANDS = {
-    name: tuple(x for x in POSITIONAL[name] if x not in ("outputs", "lses", "new_key", "new_value"))
-    for name in POSITIONAL
-}
-"""Arrays that may lie in memory in other ways."""
 
 
 def shaped(r: Recipe, small: bool, dice: Dice) -> Recipe:
@@ -54,6 +51,8 @@ def placed(r: Recipe, claimed: frozenset[str], dice: Dice) -> Recipe:
     if r.operation in (PAGED, APPEND):
         page = dice.choice(PAGES)
         r = replace(r, page=page if page <= 2 * r.kv_len or dice.chance(20) else dice.choice((1, 2, 4)))
+    if r.operation == APPEND:
+        r = replace(r, q_len=min(r.q_len, r.slots))
     if r.operation in (PACKED, PAGED) and dice.chance(85):
         r = replace(r, lengths=_counts(r, r.kv_len, r.page, dice))
     if r.operation == PACKED and r.lengths is not None and dice.chance(75):

@@ -10,6 +10,8 @@ from conformance.exploring.numbers import ONES, RAMP, SCRAMBLED, ZEROS
 from conformance.exploring.recipe import EXPLICIT, Recipe
 from conformance.names import APPEND, LATENT, MERGE, PACKED, PAGED
 
+FAR_LSES = "O7"
+"""Lses whose exponentials no float32 holds."""
 TILES = (8, 16, 32, 64, 128, 256)
 
 OFF: dict[str, dict[str, Any]] = {
@@ -192,7 +194,9 @@ def candidates(size: int, least: int = 1) -> list[int]:
 def plainer(recipe: Recipe, operand: str) -> Iterator[Recipe]:
     """Plainer numbers in one operand."""
     now = recipe.family(operand)
-    for family in _families(operand, now):
+    shaped = now[0] in "nflc" and now != "n0"  # rather than plain already
+    more = (FAR_LSES,) if recipe.operation == MERGE and operand == "key" and shaped else ()
+    for family in (*_families(operand, now), *more):
         yield recipe.made_of(operand, family)
 
 

@@ -1,6 +1,7 @@
 """Which recipes can be a call."""
 
 from conformance.exploring.counts import lengths, queries
+from conformance.exploring.laid import rows_written
 from conformance.exploring.recipe import Recipe
 from conformance.names import APPEND, DTYPES, LATENT, MERGE, PACKED, PAGED
 
@@ -33,7 +34,7 @@ def _served(r: Recipe) -> bool:
     if r.operation in (APPEND, PAGED) and r.page < 1:
         return False
     if r.operation == APPEND:
-        return not r.batch and r.heads == r.groups
+        return not r.batch and r.heads == r.groups and rows_written(r) <= r.slots
     if r.operation == MERGE:
         return r.groups == r.heads and r.d_k == 1 and 0 not in (*r.batch, r.kv_len, r.q_len) and not r.lse
     if r.operation == LATENT:
