@@ -16,8 +16,8 @@ from conformance.vectors.case import Array
 
 CHUNK = 128
 """Queries of a chunk; columns of a step of a product."""
-ROWS, BLOCK = 64, 16
-"""Queries of a block; tokens of one."""
+QUERIES, TOKENS = 64, 16
+"""Numbers of a block."""
 
 
 def _unturned(c: Call, x: Array) -> Array:
@@ -123,7 +123,7 @@ def _cleared_in_block(c: Call, name: str, x: Array, gradient: Array, weight: str
     if name == "query":
         return found
     token = c.past + np.arange(x.shape[-2])
-    later = token >= -(-c.kv_lengths[..., None] // BLOCK) * BLOCK
+    later = token >= -(-c.kv_lengths[..., None] // TOKENS) * TOKENS
     left = np.where(later[..., None], c.widen(getattr(c, name)), x)
     return {**found, weight: R.grad_projection(c, name, left, gradient, weight, bias)[weight]}
 
@@ -185,7 +185,7 @@ ROWS: tuple[Row, ...] = (
     ("path-layer-offsets-restart-in-block",
      "With an offset for each batch entry, queries are counted from the first one of their block of 64.",
      ("MASK-8", "MASK-6"), ("is_causal", "q_offset"), lambda c: c.layer and np.ndim(c.q_offset) > 0,
-     {"place": lambda c: R.place(c) - np.arange(c.q_len)[:, None] // ROWS * ROWS}, {}),
+     {"place": lambda c: R.place(c) - np.arange(c.q_len)[:, None] // QUERIES * QUERIES}, {}),
     ("path-grad-layer-self-attention-not-causal",
      "Where query, key and value are one array, the fused backward pass has no causality.", ("GRAD-10", "GRAD-3"),
      ("is_causal",), _self, back(dropped("is_causal")), OF_FLOAT16),
