@@ -11,7 +11,7 @@ from conformance.exploring.boundary import condition
 from conformance.exploring.explain import joined
 from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, parts, varied
 from conformance.judging.verdict import Row
-from conformance.names import MHA, MHA_VJP, REDUCED_POLICIES
+from conformance.names import MHA, MHA_VJP, REDUCED_POLICIES, SERVING
 from conformance.oracle import UnjudgedError, WrongOracleError, certify
 from conformance.running.answer import Answer, Question
 from conformance.running.runner import Asker
@@ -208,7 +208,7 @@ def experiments(
     start: Callable[[], Asker],
     seconds: float = SECONDS,
 ) -> tuple[Needs, ...]:
-    """What a few failing cases need to fail, the cheapest of which nothing is known first.
+    """What a few failing cases need to fail, the cheapest of which nothing is known first; none of serving.
 
     The second is one that the first does not cover. `start` gives an asker of the target, for each of them.
     """
@@ -219,6 +219,7 @@ def experiments(
         if row.failed
         and row.judged in ("fail", "error")
         and not known[row.case].raises
+        and known[row.case].operation not in SERVING  # whose operands have other axes
         and row.key not in told
     ]
     failing.sort(key=lambda row: _work(known[row.case]))
