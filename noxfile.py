@@ -278,7 +278,7 @@ def third_party(session: nox.Session) -> None:
 
 @nox.session
 def site(session: nox.Session) -> None:
-    """The public site in build/site, of reports: `nox -s site -- reports/torch-mha.json --address https://...`.
+    """The public site in build/site-source/site, of reports: `nox -s site -- reports/torch-mha.json --address https://...`.
 
     Without reports it takes those that `nox -s third_party` has written.
     """

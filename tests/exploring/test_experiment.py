@@ -93,6 +93,19 @@ def test_no_time_no_words() -> None:
     assert experiments(Diagnosed((), 1, 1), [row], [case], "eager", lambda: asker, seconds=-1.0) == ()
 
 
+@pytest.mark.parametrize(
+    "name", ["packed-parts", "paged-all-options", "append-slots", "latent-rows", "merge-two"]
+)
+def test_a_call_of_serving_is_not_changed(name: str) -> None:
+    case = CASES[f"serving/{name}"]
+    row = replace(_failing(CASES["attention/softcap"]), case=case.id, operation=case.operation)
+
+    def start() -> InProcess:
+        raise AssertionError("nothing is asked")
+
+    assert experiments(Diagnosed((), 1, 1), [row], [case], "eager", start) == ()
+
+
 def test_it_is_worth_asking_where_nothing_is_named() -> None:
     assert worth_asking(Diagnosed((), 1, 1))
     assert not worth_asking(Diagnosed((), 0, 0))

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from conformance.defects.bank import DEFECTS
 from conformance.judging.verdict import Known
+from conformance.names import FEATURES
 from conformance.resources import schema, spec_directory
 from conformance.telling.markdown import HEADING, LINK, prose
 from conformance.telling.markdown import anchors as headings
@@ -23,6 +24,7 @@ from conformance.telling.report import Report
 from conformance.telling.site import snippet
 from conformance.telling.site.__main__ import main
 from conformance.telling.site.libraries import read_libraries
+from conformance.telling.site.tables import MEANING
 from conformance.telling.site.writing import ASSETS, write
 from conformance.vectors.load import load_vectors
 
@@ -119,6 +121,20 @@ def test_a_requirement_says_who_passes_it_and_what_shows_it(source: Path) -> Non
     assert f"$ mha-conformance run one -k {EMPTY} --dtype float32" in page
     assert "| 1.9 |" in page
     assert "https://example.com/badges/one.svg" in page
+
+
+@pytest.mark.parametrize("page", ["matrix.md", "options.md"])
+def test_a_wide_table_scrolls_by_itself(source: Path, page: str) -> None:
+    text = (source / "docs" / page).read_text("utf-8")
+    before, _, table = text.partition('<div class="wide" markdown tabindex="0"')
+    assert "\n|" not in before
+    assert table.count("\n|") > 4
+    assert text.endswith("\n\n</div>\n")
+    assert ".wide thead th" in (source / "docs/assets/site.css").read_text("utf-8")
+
+
+def test_every_feature_has_its_meaning() -> None:
+    assert set(FEATURES) <= set(MEANING)
 
 
 def test_the_data_is_of_its_schema(source: Path) -> None:

@@ -23,8 +23,13 @@ MEANING = {
     "return_lse": "returns the log-sum-exp",
     "cache": "a past of keys and values",
     "grad_lse": "the gradient of the log-sum-exp",
-    "segments": "segments: each query attends the keys of its own number",
+    "segments": "each query attends the keys of its own number",
     "gqa": "fewer key heads than query heads",
+    "packed": "sequences one behind the other in one array",
+    "paged": "keys and values in pages",
+    "append": "writes to pages",
+    "latent": "keys and values in shared rows",
+    "merge": "joins partial results",
     "value_dim": "values wider or narrower than keys",
     "broadcast": "masks and biases that broadcast",
     "empty": "sizes of zero, rows with no key",
@@ -32,6 +37,10 @@ MEANING = {
     "strict_masking": "NaN behind a mask reaches nothing",
     NO_FEATURE: "plain attention",
 }
+
+
+WIDE = '<div class="wide" markdown tabindex="0" role="region" aria-label="{name}">'
+"""What a table stands in that scrolls by itself, so that its head row and first column stay."""
 
 
 def _cell(standing: Standing | None) -> str:
@@ -101,6 +110,8 @@ def options(of: Libraries) -> str:
         "✓ every test passes; *n of m* tests fail; - not offered, or not through the adapter used here. "
         "Each cell is what a run showed.",
         "",
+        WIDE.format(name="Options by library"),
+        "",
         f"| | {' | '.join(names)} |",
         "|---|" + "---|" * len(names),
     ]
@@ -112,6 +123,7 @@ def options(of: Libraries) -> str:
     versions = [words(library.version) for library in of.newest]
     lines.append(f"| version | {' | '.join(versions)} |")
     lines.append(f"| dtypes tested | {' | '.join(', '.join(x.dtypes) for x in of.newest)} |")
+    lines += ["", "</div>"]
     return "\n".join(lines) + "\n"
 
 
@@ -126,6 +138,8 @@ def matrix(of: Libraries, requirements: Sequence[Requirement]) -> str:
         "",
         "✓ no test fails because of it; *n of m* tests fail because of it; - nothing of it was run.",
         "",
+        WIDE.format(name="Requirements by library"),
+        "",
         f"| requirement | {' | '.join(names)} |",
         "|---|" + "---|" * len(names),
     ]
@@ -133,6 +147,7 @@ def matrix(of: Libraries, requirements: Sequence[Requirement]) -> str:
         cells = [_cell(library.requirements.get(r.id)) for library in of.newest]
         if not r.withdrawn and any("not" not in cell[:18] for cell in cells):
             lines.append(f"| [{r.label}](spec/{r.file}#{r.anchor}) | {' | '.join(cells)} |")
+    lines += ["", "</div>"]
     return "\n".join(lines) + "\n"
 
 
