@@ -15,9 +15,10 @@ from conformance.oracle.least import DRAWS, SHARE, least_limits, less_sure, look
 from conformance.oracle.second import Second
 from conformance.oracle.tiers import First
 from conformance.vectors.case import Array, Bound, Case, Golden, held_in
-from conformance.vectors.generate.build import BALLS, UnjudgedDraftError, build
+from conformance.vectors.generate.build import UnjudgedDraftError, build
 from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.problem import pose
+from conformance.vectors.generate.whole import BALLS
 
 NOTE = "A call that is judged on the spot."
 AT_ONCE = 32
