@@ -46,8 +46,11 @@ SHARDS = {"jax": 16, "jax-jit": 4}
 VECTOR_SHARES = 8
 """Parts of the cases that no change has touched."""
 
-LIBRARIES = ["onnx==1.23.2", "onnxruntime==1.32.0", "keras==3.15.1", "jax==0.10.2"]
-"""What backends/known was written for: another release deviates elsewhere, and is a run of its own."""
+LIBRARIES = ["onnx==1.23.2", "onnxruntime==1.32.0", "keras==3.15.1", "jax==0.10.2", "pywhispercpp==1.5.1"]
+"""What backends/known was written for: another release deviates elsewhere, and is a run of its own.
+
+pywhispercpp is there for ggml, which its wheel has as a C library.
+"""
 THIRD_PARTY = {
     "torch-sdpa-math": [],
     "torch-sdpa-flash": [],
@@ -56,6 +59,7 @@ THIRD_PARTY = {
     "onnxruntime": [],
     "onnxruntime-contrib": [],
     "keras": [],
+    "ggml": [],
     # One compilation a shape: left out are gradients and float64, which backends/known has too, and 16 bits.
     "jax-nn": ["--dtype", "float32", "--op", "scaled_dot_product_attention"],
 }

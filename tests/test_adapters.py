@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 TARGETS = (Path(__file__).parents[1] / "spec" / "targets.md").read_text("utf-8")
 NEEDED = {  # features of which at least one test must pass
-    "flash-attn": {"is_causal", "scale", "window", "kv_lengths", "softcap", "gqa"},
+    "flash-attn": {"is_causal", "scale", "window", "kv_lengths", "softcap", "gqa", "packed", "paged"},
     "triton": {"is_causal", "scale"},
     "flex": {"mask", "attn_bias", "is_causal", "q_offset", "scale", "softcap", "gqa", "value_dim"},
     "xformers": {"attn_bias", "is_causal", "scale", "gqa"},
@@ -27,8 +27,11 @@ NEEDED = {  # features of which at least one test must pass
 }
 PART = "attention or causal or heads or mask/kv-lengths"
 """Of the suite: every feature that an adapter handles, in small calls."""
-FEWER = {"flex": "attention/bias or attention/softcap or attention/scale or causal or heads/grouped"}
-"""For a library that is slow without a compiler."""
+CASES = {
+    "flex": "attention/bias or attention/softcap or attention/scale or causal or heads/grouped",
+    "flash-attn": f"{PART} or serving/packed or serving/paged",
+}
+"""For one that is slow without a compiler, and one that has more."""
 CAUSAL_TO_THE_LAST_KEY = object()
 
 
@@ -68,15 +71,32 @@ def flash_attn_varlen_func(
 ) -> Any:
     assert q.ndim == k.ndim == 3
     assert starts_q.dtype == starts_k.dtype == torch.int32
-    assert int(starts_q[-1]) == len(q)
-    assert int(starts_k[-1]) == len(k)
-    outputs = []
+    assert int(starts_q[-1]) <= len(q)
+    assert int(starts_k[-1]) <= len(k)
+    output = torch.full_like(q, torch.nan)  # rows of no part
     for b in range(len(starts_q) - 1):
         i, j = (slice(int(starts[b]), int(starts[b + 1])) for starts in (starts_q, starts_k))
         assert i.stop - i.start <= most_q
         assert j.stop - j.start <= most_k
-        outputs.append(flash_attn_func(q[None, i], k[None, j], v[None, j], **options)[0])
-    return torch.cat(outputs)
+        output[i] = flash_attn_func(q[None, i], k[None, j], v[None, j], **options)[0]
+    return output
+
+
+def flash_attn_with_kvcache(
+    q: Any, k_cache: Any, v_cache: Any, cache_seqlens: Any, block_table: Any, return_softmax_lse: bool,
+    **options: Any,
+) -> Any:  # fmt: skip
+    assert k_cache.shape[1] % 256 == 0
+    assert cache_seqlens.dtype == block_table.dtype == torch.int32
+    rows, lses = [], []
+    for b, length in enumerate(cache_seqlens.tolist()):
+        used = block_table[b, : -(-length // k_cache.shape[1])]
+        k, v = (pages[used].flatten(0, 1)[None, :length] for pages in (k_cache, v_cache))
+        rows.append(flash_attn_func(q[b : b + 1], k, v, **options))
+        k = k.repeat_interleave(q.shape[2] // k.shape[2], dim=2)
+        logits = torch.einsum("bqhd,bkhd->bhqk", q[b : b + 1].float(), k.float()) * q.shape[-1] ** -0.5
+        lses.append(logits.logsumexp(-1))  # (1, H, q_len); of calls that hide nothing
+    return (torch.cat(rows), torch.cat(lses)) if return_softmax_lse else torch.cat(rows)
 
 
 def attention_forward(q: Any, k: Any, v: Any, out: Any, scale: float, causal: bool) -> None:
@@ -107,7 +127,11 @@ def sdpa_attention_forward(
 
 STAND_INS: dict[str, dict[str, dict[str, Any]]] = {
     "flash-attn": {
-        "flash_attn": {"flash_attn_func": flash_attn_func, "flash_attn_varlen_func": flash_attn_varlen_func}
+        "flash_attn": {
+            "flash_attn_func": flash_attn_func,
+            "flash_attn_varlen_func": flash_attn_varlen_func,
+            "flash_attn_with_kvcache": flash_attn_with_kvcache,
+        }
     },
     "triton": {"my_kernels": {"attention_forward": attention_forward}},
     "flex": {},
@@ -156,7 +180,7 @@ def test_an_adapter_to_copy_passes_and_tests_what_it_claims(
         str(path),
         device="cpu",
         dtype=dtype,
-        k=FEWER.get(name, PART),
+        k=CASES.get(name, PART),
         fresh="off",
         in_process=True,
         no_diagnose=True,

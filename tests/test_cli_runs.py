@@ -304,7 +304,24 @@ def test_a_badge_of_another_form_is_refused_before_the_run(run: Called, tmp_path
     assert not path.exists()
 
 
-@pytest.mark.parametrize("option", ["--junit", "--badge", "--write-baseline"])
+def test_the_card_of_a_run_is_that_of_its_report(run: Called, command: Called, tmp_path: Path) -> None:
+    path, card, again = tmp_path / "r.json", tmp_path / "c.svg", tmp_path / "d.svg"
+    link = ["--link", "https://example.org/r.html"]
+    status, out, _ = run("wrong", "--report", path, "--card", card, *link)
+    assert (status, out.splitlines()[-2]) == (1, f"wrote report {path}, card {card}")
+    assert command("report", path, "--card", again, *link)[0] == 0
+    assert card.read_text("utf-8") == again.read_text("utf-8")
+    assert "wrong" in card.read_text("utf-8")
+    for words, said in (
+        (link, "give --card OUT.svg too"),
+        (["--card", tmp_path / "c.png"], "the card is SVG"),
+    ):
+        status, out, err = run("good", *words)
+        assert (status, out, len(err.splitlines())) == (2, "", 1)
+        assert said in err
+
+
+@pytest.mark.parametrize("option", ["--junit", "--badge", "--card", "--write-baseline"])
 def test_files_that_cannot_be_written_are_told_before_the_run(
     run: Called, tmp_path: Path, option: str
 ) -> None:

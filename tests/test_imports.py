@@ -99,6 +99,7 @@ CONTRACTS = (
     backend("flax_backend", "flax", "jax", standard=MORE),
     backend("x_transformers_backend", "x_transformers", "torch", "backends", standard=MORE),
     backend("openvino_backend", "openvino", "numpy", standard=MORE),
+    backend("ggml_backend", "pywhispercpp", "numpy", standard=MORE | {"ctypes", "pathlib"}),
 )
 
 

@@ -10,7 +10,7 @@ import pytest
 from conformance.cli import main
 from conformance.cli.exits import PROGRAM
 from conformance.cli.starting import KINDS
-from conformance.names import FEATURES
+from conformance.names import FEATURES, PROFILES
 
 SUFFIX = {kind: KINDS[kind].suffixes[0] for kind in KINDS}
 PART = ["-k", "hand-sized or empty-row"]
@@ -53,6 +53,24 @@ def test_what_it_names_exists(kind: str, tmp_path: Path, capsys: pytest.CaptureF
     assert max(map(len, text.splitlines())) <= 120
 
 
+@pytest.mark.parametrize("flags", [["--serving"], ["--serving", "--torch"]], ids=" ".join)
+def test_one_for_serving_passes_the_profile(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "--torch" in flags:
+        pytest.importorskip("torch")
+    path = tmp_path / "mine.py"
+    assert main(["init", str(path), *flags]) == 0
+    assert f"{PROGRAM} run {path}" in capsys.readouterr().out
+    assert main(["run", str(path), "-k", "serving or cache or sinks", "--in-process", "--fresh", "off"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"serving +│ \d{2,} pass ", out)
+    text = path.read_text("utf-8")
+    features = set(re.findall(r'"(\w+)"', re.search(r"features = \{(.*?)\}", text, re.DOTALL)[1]))  # type: ignore[index]
+    assert {*PROFILES["serving"], "latent"} <= features <= set(FEATURES)
+    assert max(map(len, text.splitlines())) <= 120
+
+
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.py"
     path.write_text("mine")
@@ -68,6 +86,9 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
         (["attention"], "'attention' must end in .py, as in attention.py"),
         (["a.py", "--node"], "'a.py' must end in .mjs, as in a.mjs"),
         (["a.py", "--torch", "--jax"], "init writes one plug-in: give --torch or --jax"),
+        (["a.py", "--serving", "--jax"], "written in NumPy or, with --torch, for torch; leave out --jax"),
+        (["a.py", "--serving", "--adapter", "flex"], "for torch; leave out --adapter"),
+        (["a.mjs", "--serving"], "'a.mjs' must end in .py, as in a.py"),
         (["no/such/a.py"], "no/such is not a folder; create it first"),
         ([], "Missing argument 'FILE'"),
     ],

@@ -12,9 +12,10 @@ from conformance.api.large import LargeTrials
 from conformance.api.run import FilePath, check_given
 from conformance.api.wanted import FAILURES, SECONDS, Outputs, Wanted, drawn_seed
 from conformance.errors import UsageError
-from conformance.exploring.draw import Claims, draw, needs
+from conformance.exploring.draw import Claims, draw
 from conformance.exploring.entries import MANY
 from conformance.exploring.large.search import LargeFound, LargeTally
+from conformance.exploring.needs import needs
 from conformance.exploring.recipe import TOKEN, Recipe, read_token
 from conformance.exploring.said import line, snippet
 from conformance.exploring.saved import case_file, write_case
@@ -22,7 +23,7 @@ from conformance.exploring.search import Event, Found, Judged, Tally, examine
 from conformance.exploring.search import explore as searched
 from conformance.exploring.trial import Trials
 from conformance.judging.verdict import Row
-from conformance.names import DENSE, DTYPES
+from conformance.names import DENSE, DTYPES, OPERATIONS
 from conformance.running.answer import Hello
 from conformance.running.baseline import read_baseline
 from conformance.running.isolated import Isolated
@@ -223,12 +224,13 @@ class Exploration:
                     f"{source} does not support {dtype}; it supports {', '.join(hello.dtypes) or 'no dtype'}"
                 )
         dtypes = tuple(d for d in DTYPES if d in (selection.dtypes or hello.dtypes))
-        operations = tuple(o for o in hello.operations if selection.operation in (None, o) and o in DENSE)
+        drawn = DENSE if self.wanted.large else OPERATIONS
+        operations = tuple(o for o in hello.operations if selection.operation in (None, o) and o in drawn)
         wanted = frozenset(selection.features)
         if not operations or not dtypes:
             raise UsageError(
-                f"{source} has no operation that explore draws: it draws {', '.join(DENSE)}; "
-                "`mha-conformance run` tests the others"
+                f"{source} has no operation that explore draws"
+                f"{' at --size large' if self.wanted.large else ''}: it draws {', '.join(drawn)}"
             )
         if wanted and not wanted & set(hello.features):
             raise UsageError(
@@ -334,7 +336,8 @@ class Exploration:
         if isinstance(found, LargeFound):
             return ""
         library = next(iter(self.hello.environment), "numpy") if self.hello else "numpy"
-        return snippet(found.reduced if found.fresh else found.drawn, self.request.source, library)
+        several = self.hello is not None and len(self.hello.operations) > 1
+        return snippet(found.reduced if found.fresh else found.drawn, self.request.source, library, several)
 
     @property
     def started(self) -> bool:

@@ -4,6 +4,7 @@ import os
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,13 @@ class Files:
     write_baseline: FilePath | None = None
     resume: FilePath | None = None
     cases: Sequence[FilePath] = ()  # of calls that are asked instead of the vectors
+    card: FilePath | None = None
+    link: str = ""  # on the card
 
     @property
     def written(self) -> bool:
         """Whether something is written that tells of the rows."""
-        return any(path is not None for path in (self.report, self.html, self.junit, self.resume))
+        return any(path is not None for path in (self.report, self.html, self.junit, self.card, self.resume))
 
 
 def run(
@@ -65,6 +68,8 @@ def run(
     html: FilePath | None = None,
     junit: FilePath | None = None,
     badge: FilePath | None = None,
+    card: FilePath | None = None,
+    link: str = "",
     baseline: FilePath | None = None,
     write_baseline: FilePath | None = None,
     resume: FilePath | None = None,
@@ -81,10 +86,11 @@ def run(
 
     `target` is a backend's name, `package.module:attribute`, `path/to/file.py:attribute`, or a Python object,
     which is called in this process; `command` is instead a program that speaks the line protocol.
-    `report` is a file that is kept up to date while the run goes on; `html`, a page over the run, `junit`, `badge`
-    and `write_baseline` are written at its end; `resume` is a report that the run resumes, and writes to
-    unless `report` is another. `fresh` is the seed of the variants of cases that are asked as well, `"off"` asks
-    none. `case` names files of calls that `explore` saved, which are asked instead of the stored cases.
+    `report` is a file that is kept up to date while the run goes on; `html`, a page over the run, `junit`, `badge`,
+    `card`, a picture to share with the address `link` on it, and `write_baseline` are written at its end;
+    `resume` is a report that the run resumes, and writes to unless `report` is another. `fresh` is the seed of the
+    variants of cases that are asked as well, `"off"` asks none. `case` names files of calls that `explore` saved,
+    which are asked instead of the stored cases.
     The rest is as in `mha-conformance run`; several dtypes or features are given as an iterable.
 
     Returns:
@@ -104,7 +110,7 @@ def run(
         target, command=command, profile=profile, op=op, dtype=dtype, device=device, accuracy=accuracy, k=k,
         feature=feature, timeout=timeout, shard=shard, in_process=in_process, x=x, j=j,
     )  # fmt: skip
-    files = Files(report, html, junit, badge, baseline, write_baseline, resume, _paths(case))
+    files = Files(report, html, junit, badge, baseline, write_baseline, resume, _paths(case), card, link)
     request, recorder, cases = prepare(request, ("conformance.run", request.source), files, fresh)
     try:
         for event in runner.run(request, cases):
@@ -140,6 +146,10 @@ def prepare(
     """
     if files.badge is not None:
         check_ending(Path(files.badge))
+    if files.card is not None or files.link:
+        from conformance.telling.page.card import check_card  # takes time to import, which other runs save
+
+        check_card(None if files.card is None else Path(files.card), files.link)
     report = files.resume if files.report is None else files.report
     file = None if report is None else OutFile(Path(report), "report")
     others = [
@@ -148,6 +158,7 @@ def prepare(
             (files.html, "page", page_text),
             (files.junit, "JUnit file", junit_text),
             (files.badge, "badge", badge_writer(Path(files.badge or ""), request.selection.profile)),
+            (files.card, "card", partial(card_text, link=files.link)),
             (files.write_baseline, "baseline", baseline_text),
         )
         if path is not None
@@ -214,6 +225,13 @@ def page_text(report: Report) -> str:
     from conformance.telling.page import render  # takes time to import, which other runs need not wait for
 
     return render([report])
+
+
+def card_text(report: Report, link: str) -> str:
+    """The picture of one run, with the address of the whole report."""
+    from conformance.telling.page.card import card  # as of the page
+
+    return card([report], link)
 
 
 def fresh_seed(fresh: int | str | None) -> int | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from conformance.cli import options
 from conformance.cli.exits import CONFORMANT, PROGRAM, examples
 from conformance.errors import UsageError
 from conformance.exploring.saved import read_cases
@@ -99,8 +100,8 @@ def explain(name: str, as_json: bool) -> int:
 @click.command(epilog=examples("report numpy.json torch.json", "report *.json --html matrix.html"))
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN.json...")
 @click.option("--html", type=click.Path(path_type=Path), metavar="OUT.html", help="Write an HTML report.")
-@click.option("--card", type=click.Path(path_type=Path), metavar="OUT.svg", help="Write a picture to share.")
-@click.option("--link", metavar="URL", default="", help="Address of the whole report, shown on the card.")
+@options.card
+@options.link
 @click.option("--sha256", "sha256s", metavar="HEX", multiple=True, help=SHA256_HELP)
 def report(
     runs: tuple[Path, ...], html: Path | None, card: Path | None, link: str, sha256s: tuple[str, ...]

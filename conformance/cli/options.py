@@ -29,6 +29,10 @@ report = click.option(
     "--report", type=FILE, metavar="OUT.json", help="Write the report as JSON, updated during the run."
 )
 junit = click.option("--junit", type=FILE, metavar="OUT.xml", help="Write JUnit XML.")
+card = click.option("--card", type=FILE, metavar="OUT.svg", help="Write a picture to share.")
+link = click.option(
+    "--link", metavar="URL", default="", help="Address of the whole report, shown on the card."
+)
 html = click.option("--html", type=FILE, metavar="OUT.html", help="Write an HTML report.")
 stop = click.option("-x", "x", is_flag=True, help="Stop at the first failure.")
 no_diagnose = click.option(

@@ -69,6 +69,8 @@ _LONGER = "fix what hangs, or raise --timeout"
     metavar="OUT.svg",
     help="Write a badge: SVG to a name in .svg, the form of shields.io to one in .json.",
 )
+@options.card
+@options.link
 @options.baseline("Known failures, each with its reason.")
 @click.option(
     "--write-baseline",

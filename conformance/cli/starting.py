@@ -39,9 +39,17 @@ KINDS = {
     ),
 }
 
+SERVING = {
+    "numpy": Kind("packed, paged, latent and merged attention in NumPy", "serving.py", (".py",)),
+    "torch": Kind(
+        "packed, paged, latent and merged attention on torch tensors", "serving_torch.py", (".py",)
+    ),
+}
+"""What serving kernels do, in the libraries that it is written for."""
+
 ADAPTERS = {
     "flash-attn": Kind(
-        "an adapter of FlashAttention, with and without cu_seqlens", "flash_attn.py", (".py",)
+        "an adapter of FlashAttention, with cu_seqlens and pages too", "flash_attn.py", (".py",)
     ),
     "triton": Kind("an adapter of a Triton kernel that writes into its output", "triton.py", (".py",)),
     "flex": Kind("an adapter of FlexAttention with a score_mod and a mask_mod", "flex.py", (".py",)),
@@ -55,24 +63,33 @@ ADAPTERS = {
 
 @click.command(
     epilog=examples(
-        "init my_attention.py", "init my_attention.mjs --node", "init mine.py --adapter flash-attn"
+        "init my_attention.py",
+        "init my_attention.mjs --node",
+        "init mine.py --torch --serving",
+        "init mine.py --adapter flash-attn",
     )
 )
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
 @click.option("--torch", is_flag=True, help="Use torch tensors.")
 @click.option("--jax", is_flag=True, help="Use JAX arrays.")
 @click.option("--node", is_flag=True, help="Write a JavaScript program.")
+@click.option(
+    "--serving", is_flag=True, help="Add packed, paged, latent and merged attention: NumPy or --torch."
+)
 @click.option("--adapter", metavar="LIBRARY", help=f"Write an adapter to copy: {', '.join(ADAPTERS)}.")
-def init(file: Path, torch: bool, jax: bool, node: bool, adapter: str | None) -> int:
+def init(file: Path, torch: bool, jax: bool, node: bool, serving: bool, adapter: str | None) -> int:
     """Write FILE, a commented plug-in to start from: it runs at once, and passes. The default is NumPy."""
     flags = (("torch", torch), ("jax", jax), ("node", node), ("adapter", adapter is not None))
     chosen = [name for name, flag in flags if flag]
     if len(chosen) > 1:
         raise UsageError(f"init writes one plug-in: give --{chosen[0]} or --{chosen[1]}")
+    language = chosen[0] if chosen else "numpy"
+    if serving and language not in SERVING:
+        raise UsageError(f"--serving is written in NumPy or, with --torch, for torch; leave out --{language}")
     if adapter is not None:
         kind = ADAPTERS[known("adapter", adapter, ADAPTERS)]
     else:
-        kind = KINDS[chosen[0] if chosen else "numpy"]
+        kind = (SERVING if serving else KINDS)[language]
     _check(file, kind)
     words = {"CALL": f"{PROGRAM} {kind.command(Path(file.name))}", "FILE": shlex.quote(file.name)}
     text = re.sub("CALL|FILE", lambda found: words[found[0]], template(kind.file))

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from conformance.exploring.counter import grid, key
+from conformance.exploring.counts import lengths, offsets
+from conformance.exploring.laid import dense_shapes, lay_out
 from conformance.exploring.numbers import numbers, poles
-from conformance.exploring.recipe import EVERY, Recipe
-from conformance.names import BIASES, WEIGHTS
-from conformance.vectors.case import Array
+from conformance.exploring.recipe import Recipe
+from conformance.names import BIASES, LATENT, MERGE, WEIGHTS
+from conformance.vectors.case import Array, held_in
 
 HIDDEN = (-(2.0**13), -(2.0**10))
 """Biases that some libraries hide by, and that do not hide here."""
@@ -32,10 +34,12 @@ def arrays(recipe: Recipe) -> dict[str, Array]:
         inputs["attn_bias"] = bias(recipe)
     if recipe.segments:
         inputs["q_segments"], inputs["kv_segments"] = segments(recipe)
-    if recipe.lengths is not None:
+    if recipe.lengths is not None and not recipe.served:
         inputs["kv_lengths"] = lengths(recipe).reshape(recipe.batch)
     if recipe.offset is not None and not isinstance(recipe.offset, int):
         inputs["q_offset"] = offsets(recipe).reshape(recipe.batch)
+    if recipe.served:
+        return lay_out(recipe, inputs)
     if recipe.poison:
         _poison(recipe, inputs)
     return inputs
@@ -57,11 +61,18 @@ def options(recipe: Recipe) -> dict[str, Any]:
         found["return_weights"] = True
     if recipe.lse and not recipe.gradients:
         found["return_lse"] = True
+    if recipe.operation == LATENT:
+        found |= {
+            "value_dim": recipe.d_v,
+            "scale": recipe.d_k**-0.5 if recipe.scale is None else recipe.scale,
+        }
     return found
 
 
 def shapes_of(recipe: Recipe) -> dict[str, tuple[int, ...]]:
     """The shapes of the operands that share the dtype, but for sinks and bias."""
+    if recipe.served:
+        return dense_shapes(recipe)
     r, new = recipe, recipe.kv_len - recipe.past
     shapes: dict[str, tuple[int, ...]]
     if r.layer:
@@ -108,42 +119,25 @@ def _held(recipe: Recipe, array: Array) -> Array:
 
 
 def _made(recipe: Recipe, name: str, shape: tuple[int, ...]) -> Array:
-    operand = "weights" if name in WEIGHTS else "biases" if name in BIASES else name
+    operand = "weights" if name in WEIGHTS else "biases" if name in BIASES else name.removeprefix("new_")
     family = recipe.family(operand)
     if family[0] == "p":  # far from zero, on the side of its sign
         plain = numbers("n0", shape, recipe.dtype, name, recipe.stream)
         return poles(plain, int(family[1:])) if plain.size else plain
-    return numbers(family, shape, recipe.dtype, name, recipe.stream)
+    bits = held_in("lses", recipe.dtype) if recipe.operation == MERGE and name == "key" else recipe.dtype
+    return numbers(family, shape, bits, name, recipe.stream)
 
 
 # Options that are arrays
-
-
-def lengths(recipe: Recipe) -> Array:
-    """The length of each entry, [B]."""
-    if recipe.lengths == EVERY:
-        words = grid(key("kv_lengths", recipe.stream), (recipe.entries,))
-        return (words % np.uint64(recipe.kv_len + 1)).astype(np.int64)
-    return np.array(recipe.lengths, np.int64)
-
-
-def offsets(recipe: Recipe) -> Array:
-    """The offset of each entry, [B]; by the rule the last query stands at the last key that exists."""
-    if recipe.offset is None or isinstance(recipe.offset, int):
-        return np.full(recipe.entries, recipe.offset or 0, np.int64)
-    if recipe.offset == EVERY:
-        known = lengths(recipe) if recipe.lengths is not None else np.full(recipe.entries, recipe.kv_len)
-        return known.astype(np.int64) - recipe.q_len
-    return np.array(recipe.offset, np.int64)
 
 
 def _axes(recipe: Recipe, words: str) -> tuple[tuple[int, ...], str]:
     """The shape that a mask or bias has, and its kind."""
     axes, _, kind = words.partition("-")
     if axes.isupper():
-        return (recipe.q_len if "Q" in axes else 1, recipe.kv_len if "K" in axes else 1), kind
+        return (recipe.q_len if "Q" in axes else 1, recipe.slots if "K" in axes else 1), kind
     batch = recipe.batch if "b" in axes else (1,) * len(recipe.batch)
-    sizes = (("h", recipe.heads), ("q", recipe.q_len), ("k", recipe.kv_len))
+    sizes = (("h", recipe.heads), ("q", recipe.q_len), ("k", recipe.slots))
     return (*batch, *(size if letter in axes else 1 for letter, size in sizes)), kind
 
 
@@ -225,7 +219,7 @@ def spans(recipe: Recipe) -> tuple[Array, Array]:
 def visible(recipe: Recipe, inputs: Mapping[str, Array]) -> Array:
     """Which key each query may attend, [B, H or 1, q_len, kv_len]."""
     first, end = spans(recipe)
-    slots = np.arange(recipe.kv_len)
+    slots = np.arange(recipe.slots)
     shown: Array = ((slots >= first[..., None]) & (slots < end[..., None]))[:, None]
     if recipe.segments:
         of_query, of_key = (

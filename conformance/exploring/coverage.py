@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from conformance.exploring.draw import PATHS, Claims
+from conformance.exploring.laid import UNUSUAL
 from conformance.exploring.recipe import Recipe
-from conformance.names import DENSE
+from conformance.names import APPEND, MERGE, OPERATIONS, PAGED
 
 NAMED = 6
 """What was not met and is named."""
@@ -34,6 +35,16 @@ SIZES: dict[str, Callable[[Recipe], object]] = {
     "far logits": lambda r: any(family[0] == "p" for _, family in r.data),
 }
 """Size class -> whether a recipe is of it."""
+
+
+PAGES = (1, 16, 64, 256)
+
+
+def unusual(operations: Iterable[str]) -> list[str]:
+    """What the operands of operations with parts or pages may have in how they lie."""
+    found = [words for operation in operations for words in UNUSUAL.get(operation, {}).values()]
+    pages = [f"pages of {size}" for size in PAGES if PAGED in operations]
+    return [*dict.fromkeys(found), *pages]
 
 
 def path_of(r: Recipe) -> str:
@@ -68,18 +79,23 @@ class Coverage:
             (recipe.operation, path_of(recipe), *pair) for pair in itertools.combinations(sorted(on), 2)
         }
         self.sizes |= {name for name, of in SIZES.items() if of(recipe)}
+        self.sizes |= {UNUSUAL[recipe.operation][letter] for letter in recipe.layout} | {
+            f"pages of {recipe.page}"
+        }
 
     def line(self, claims: Claims) -> str:
         """How much of what is claimed was met, and what was not."""
-        operations = [name for name in DENSE if name in claims.operations]
+        operations = [name for name in OPERATIONS if name in claims.operations]
         options = {name for operation in operations for name in claims.options(operation)}
         wanted = {
             (operation, path, *pair)
             for operation in operations
+            if operation not in (APPEND, MERGE)  # which have no queries that stand to keys
             for path in PATHS
             for pair in itertools.combinations(sorted(claims.options(operation)), 2)
         }
-        lacking = [*sorted(options - self.options), *(name for name in SIZES if name not in self.sizes)]
+        kinds = [*SIZES, *unusual(operations)]
+        lacking = [*sorted(options - self.options), *(name for name in kinds if name not in self.sizes)]
         said = f"met {len(options & self.options)} of {len(options)} options"
         if wanted:
             said += f", {len(wanted & self.pairs)} of {len(wanted)} pairs of them on a path of an operation"

@@ -1,18 +1,29 @@
 """Case k of seed n: a function of the two, of what the target claims and of the size that is asked for."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
-import numpy as np
-
-from conformance.exploring import earlier, sizes, smaller
-from conformance.exploring.arrays import spans
+from conformance.exploring import earlier, serve, sizes, smaller
 from conformance.exploring.counter import Dice, key
 from conformance.exploring.memory import LAYOUTS
-from conformance.exploring.recipe import EVERY, EXPLICIT, Recipe
-from conformance.names import DENSE, MHA, MHA_VJP, SDPA, SDPA_VJP
+from conformance.exploring.needs import needs
+from conformance.exploring.recipe import EVERY, EXPLICIT, Recipe, numbers_of
+from conformance.exploring.valid import valid
+from conformance.names import (
+    APPEND,
+    LATENT,
+    MERGE,
+    MHA,
+    MHA_VJP,
+    OPERATIONS,
+    PACKED,
+    PAGED,
+    SDPA,
+    SDPA_VJP,
+    SERVING,
+)
 
 PATHS = ("one", "few", "chunk", "square", "long")
 """How queries and keys stand to each other: kernels have a path of their own for each."""
@@ -23,7 +34,7 @@ OPTIONS = (
 """What is met pairwise on each path; `several` is a batch of entries that differ."""
 SERVED = ("window", "kv_lengths", "attn_bias", "mask", "softcap", "sinks", "is_causal", "gqa", "several")
 """What comes together in calls of one query."""
-SHARES = {SDPA: 6, SDPA_VJP: 2, MHA: 1, MHA_VJP: 1}
+SHARES = {SDPA: 6, SDPA_VJP: 2, MHA: 1, MHA_VJP: 1, PACKED: 2, PAGED: 2, APPEND: 1, LATENT: 1, MERGE: 1}
 """How often each operation is drawn."""
 TRIES = 12
 
@@ -47,7 +58,10 @@ class Claims:
             "window": {"window", "q_offset"} <= self.features,
             "grad_lse": operation.endswith("_vjp") and "grad_lse" in self.features,
         }
-        return tuple(name for name in OPTIONS if known.get(name, name in self.features))
+        if operation in SERVING:
+            known["returned"] = "return_lse" in self.features
+        names = tuple(name for name in OPTIONS if known.get(name, name in self.features))
+        return serve.options(names, operation) if operation in SERVING else names
 
 
 def draw(claims: Claims, seed: int, number: int) -> Recipe | None:
@@ -58,6 +72,8 @@ def draw(claims: Claims, seed: int, number: int) -> Recipe | None:
         dice = Dice("case", seed, number, attempt)
         recipe = _recipe(claims, operation, set(options), path, dice)
         needed = needs(recipe)
+        if recipe.served and not valid(recipe):
+            continue
         if needed <= claims.features and (not claims.wanted or claims.wanted & needed):
             return recipe
     return None
@@ -65,7 +81,7 @@ def draw(claims: Claims, seed: int, number: int) -> Recipe | None:
 
 def _operation(claims: Claims, number: int) -> tuple[str, int]:
     """The operation of a case, and how many of it were drawn before."""
-    round_ = _round(tuple(name for name in DENSE if name in claims.operations))
+    round_ = _round(tuple(name for name in OPERATIONS if name in claims.operations))
     turn, place = divmod(number, len(round_))
     operation = round_[place]
     return operation, turn * round_.count(operation) + round_[:place].count(operation)
@@ -107,6 +123,8 @@ def _recipe(claims: Claims, operation: str, options: set[str], path: str, dice: 
         served = [name for name in SERVED if name in claims.options(operation)]
         options = options | {dice.choice(served) for _ in range(3) if served}
     recipe = _sized(claims, operation, options, path, dice)
+    if recipe.served:
+        recipe = serve.placed(recipe, claims.features, dice)
     recipe = _optional(claims, recipe, options, path, dice)
     return _filled(claims, recipe, dice)
 
@@ -163,6 +181,9 @@ def _sized(claims: Claims, operation: str, options: set[str], path: str, dice: D
         widths=tuple(dice.choice((1, 3, 8, 9, 16, 33, 64)) for _ in range(4)) if layer else (),
         stream=dice.below(2**24),
     )  # fmt: skip
+    if recipe.served:
+        power = min(power, serve.MOST)
+        recipe = serve.shaped(recipe, small, dice)
     if layer and dice.chance(25):  # square weights
         recipe = replace(recipe, widths=(recipe.d_k, recipe.d_k, recipe.d_v, recipe.d_k))
     kept = {"width": "d", "heads": "h", "entries": "b", "q_len": "q", "kv_len": "k"}.get(large or tiles, "")
@@ -292,6 +313,8 @@ def _lengths(r: Recipe, dice: Dice) -> tuple[int, ...] | str:
 def _offset(r: Recipe, path: str, features: frozenset[str], dice: Dice) -> int | tuple[int, ...] | str | None:
     if "q_offset" not in features:
         return None
+    if r.operation in (PACKED, PAGED):
+        return serve.offset(r, dice)
     if r.batch and (r.entries > 1 or dice.chance(20)) and dice.chance(60):
         if r.entries > EXPLICIT:
             return EVERY
@@ -321,6 +344,8 @@ def _filled(claims: Claims, recipe: Recipe, dice: Dice) -> Recipe:
     r = recipe
     data: dict[str, str] = {}
     kind = dice.below(100)
+    if r.operation in (APPEND, MERGE):
+        kind = max(kind, 40)
     hides = bool(r.mask or r.bias or r.causal or r.window or r.lengths or r.segments)
     if kind < (40 if hides else 15) and not r.layer:  # logits far from zero, on one side of it
         query, key = _poles(r, dice)
@@ -337,13 +362,18 @@ def _filled(claims: Claims, recipe: Recipe, dice: Dice) -> Recipe:
         )
     else:
         data |= {name: dice.choice(MAGNITUDES) for name in ("query", "key", "value")}
+    if r.operation == MERGE:
+        data["key"] = dice.choice(serve.LSES)
     r = smaller.mended(replace(r, data=tuple(sorted(data.items()))))
-    if not r.past and not (r.gradients and "strict_masking" not in claims.features):
+    if r.served:
+        r = replace(r, poison="n" if dice.chance(50) else "")
+    elif not r.past and not (r.gradients and "strict_masking" not in claims.features):
         strict = "strict_masking" in claims.features and dice.chance(40)
         if strict or (r.lengths is not None and dice.chance(50)):
             r = replace(r, poison="s" if strict else "n")
     if dice.chance(15):
         operands = [name for name in ("query", "key", "value") if len(r.batch) or not r.layer]
+        operands = list(numbers_of(r)) if r.served else operands
         r = replace(r, memory=((dice.choice(operands), dice.choice(LAYOUTS)),)) if operands else r
     if dice.chance(12):
         r = replace(r, again=_again(r, dice))
@@ -354,10 +384,13 @@ def _again(r: Recipe, dice: Dice) -> str:
     """What the call before it differs in."""
     kind = dice.below(100)
     others = smaller.others(r)
-    if kind < 25:
+    numbers = numbers_of(r)
+    if r.operation in (PACKED, PAGED) and dice.chance(50):
+        return earlier.SHAPE
+    if kind < 25 or (not numbers and kind < 80):
         return "same"
     if kind < 50 or (kind < 80 and not others):
-        return dice.choice(("query", "key", "value"))
+        return dice.choice(numbers)
     return dice.choice(others) if kind < 80 else earlier.SHAPE
 
 
@@ -376,43 +409,3 @@ def _poles(r: Recipe, dice: Dice) -> tuple[str, str]:
     power = (dice.choice((4, 5, 6)) if r.gradients else dice.choice(FAR[r.dtype])) + width
     side = dice.choice((1, -1, -1, -1))
     return f"p{power // 2}", f"p{side * (power - power // 2)}"
-
-
-# What a target must claim
-
-
-def needs(recipe: Recipe) -> frozenset[str]:
-    """The features that a call needs: its options, and what its sizes and hidden keys need."""
-    r = recipe
-    options: dict[str, object] = {
-        "mask": r.mask, "attn_bias": r.bias, "is_causal": r.causal, "q_offset": r.offset is not None,
-        "window": r.window is not None, "kv_lengths": r.lengths is not None, "scale": r.scale is not None,
-        "softcap": r.softcap is not None, "sinks": r.sinks, "return_weights": r.weights,
-        "return_lse": r.lse and not r.gradients, "grad_lse": r.lse and r.gradients,
-        "cache": r.past, "segments": r.segments, "gqa": r.groups < r.heads, "value_dim": r.d_v != r.d_k,
-        "broadcast": any(_broadcasts(r, words) for words in (r.mask, r.bias) if words),
-        "empty": has_empty(r), "strict_masking": r.poison == "s" or (bool(r.poison) and r.gradients),
-    }  # fmt: skip
-    return frozenset(name for name, given in options.items() if given)
-
-
-def _broadcasts(r: Recipe, words: str) -> bool:
-    axes = words.partition("-")[0]
-    axes_of: Sequence[tuple[str, int]] = (("q", r.q_len), ("k", r.kv_len))
-    if not axes.isupper():
-        axes_of = (*axes_of, ("h", r.heads), *(("b", n) for n in r.batch))
-    return any(letter not in axes.lower() and size != 1 for letter, size in axes_of)
-
-
-def has_empty(r: Recipe) -> bool:
-    """Whether a size is zero, or a row sees no key."""
-    if 0 in (*r.batch, r.q_len, r.kv_len):
-        return True
-    if r.mask or r.segments or r.bias.endswith("-y"):
-        from conformance.exploring.arrays import bias, mask, visible
-
-        given = {"mask": mask(r)} if r.mask else {}
-        given |= {"attn_bias": bias(r)} if r.bias else {}
-        return not bool(visible(r, given).any(axis=-1).all())
-    first, end = spans(r)
-    return bool(np.any(first >= end))

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from conformance.exploring import smaller
+from conformance.exploring import parts, smaller
 from conformance.exploring.arrays import arrays, changed, options
-from conformance.exploring.recipe import Recipe
+from conformance.exploring.recipe import NUMBERS, Recipe
 from conformance.vectors.case import Array
 
 SAME, SHAPE = "same", "shape"
-NUMBERS = ("query", "key", "value")
 Call = tuple[dict[str, Array], dict[str, Any]]
 """Arrays by argument name, and what is no array."""
 
@@ -25,21 +24,23 @@ def earlier(recipe: Recipe, inputs: Mapping[str, Array]) -> list[Call]:
     if again == SAME:
         return [(dict(inputs), now)]
     if again == SHAPE:
-        plain = replace(recipe, again="", stream=recipe.stream + 1)
+        plain = parts.turned(replace(recipe, again="", stream=recipe.stream + 1))
         longer = smaller.of_keys(plain, plain.kv_len + 1 + plain.stream % 7)
         return [(arrays(each), options(each)) for each in (plain, longer)]
     if again in (*NUMBERS, "sinks"):
         return [(changed(recipe, inputs), now)]
     if again in inputs:
-        return [({**inputs, again: _other(again, inputs[again], recipe.kv_len)}, now)]
+        return [({**inputs, again: _other(again, inputs[again], recipe.kv_len, recipe.served)}, now)]
     if again == "is_causal":
         without = smaller.without(replace(recipe, again=""), again)
         return [(arrays(without), options(without))]
     return [(dict(inputs), {**now, again: _value(now[again])})]
 
 
-def _other(name: str, array: Array, kv_len: int) -> Array:
+def _other(name: str, array: Array, kv_len: int, served: bool) -> Array:
     """Another mask, bias or lengths."""
+    if name == "kv_lengths" and served:  # a page for one more key may not be there
+        return np.maximum(array - 1, 0)
     if name == "kv_lengths":
         return np.where(array < kv_len, array + 1, np.maximum(array - 1, 0))
     rolled = np.roll(array, 1, axis=-1)

@@ -19,7 +19,7 @@ SHARED = ("sinks", "w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o")
 def judged_entries(recipe: Recipe) -> tuple[int, ...] | None:
     """The entries that are judged; None for all."""
     count = recipe.entries
-    if count <= MANY or len(recipe.batch) != 1 or _summed(recipe):
+    if count <= MANY or len(recipe.batch) != 1 or _summed(recipe) or recipe.served:
         return None
     edges = {n + more for n in BESIDE for more in (-1, 0)} | {0, count - 1}
     dice = Dice("entries", recipe.stream, count)

@@ -5,24 +5,47 @@ from dataclasses import dataclass, replace
 
 from conformance.exploring import smaller
 from conformance.exploring.boundary import condition
-from conformance.exploring.earlier import NUMBERS, SAME, SHAPE
+from conformance.exploring.earlier import SAME, SHAPE
 from conformance.exploring.entries import MANY
 from conformance.exploring.numbers import ZEROS
-from conformance.exploring.recipe import Recipe
+from conformance.exploring.recipe import NUMBERS, Recipe
 from conformance.exploring.reduce import Reduction
+from conformance.exploring.valid import valid
+from conformance.names import APPEND, LATENT, MERGE, PACKED, PAGED
 
 CALLS = 160
 SPARE = 40
 """Calls that are left for what comes later."""
-SIZES = ("kv_len", "length", "left", "q_len", "d_k", "d_v", "heads", "kv_heads", "batch")
+SIZES = ("kv_len", "length", "left", "q_len", "page", "d_k", "d_v", "heads", "kv_heads", "batch")
 ASKS, FEW = {"kv_len": 18, "length": 14, "left": 14, "q_len": 14}, 10
 """How many sizes of an axis are asked for."""
-MOST = {"kv_len": 1100, "q_len": 520, "d_k": 257, "d_v": 257, "heads": 65, "kv_heads": 65, "batch": 65}
+MOST = {
+    "kv_len": 1100,
+    "q_len": 520,
+    "d_k": 257,
+    "d_v": 257,
+    "heads": 65,
+    "kv_heads": 65,
+    "batch": 65,
+    "page": 257,
+}
 """How far a size is taken up, unless the smallest that fails is large itself."""
+MOST_SLOTS = 4400
 LABELS = {
     "kv_heads": "key heads", "batch": "batch entries", "length": "a length",
-    "left": "the left side of the window",
+    "left": "the left side of the window", "page": "the page size",
 }  # fmt: skip
+OWN_LABELS = {
+    PACKED: {"kv_len": "the keys of a part", "q_len": "the queries of a part", "batch": "parts"},
+    APPEND: {"kv_len": "slots", "q_len": "new rows"},
+    LATENT: {"d_k": "the width of the rows", "d_v": "value_dim"},
+    MERGE: {"kv_len": "partial results", "kv_heads": "heads"},
+}
+"""What the sizes of a recipe are in operations that have other words for them."""
+OWN_OPERANDS = {MERGE: {"key": "lses", "value": "outputs"}, LATENT: {"key": "latent"}}
+"""What the operands of a recipe are called in such operations."""
+NONE_OF = {APPEND: ("heads", "batch"), MERGE: ("heads", "d_k"), LATENT: ("kv_heads",)}
+"""Sizes that an operation does not have."""
 FREE = {**LABELS, "batch": "the batch"}
 SHAPED = {
     "l": "one loud token in {}", "c": "numbers in {} that cancel", "t": "neighbouring tokens of {} that are equal",
@@ -76,7 +99,8 @@ def explain(reduction: Reduction, dtypes: Sequence[str], room: Callable[[Recipe]
             continue
         found = _size(reduction, name, r, room)
         if found == "":
-            free.append(FREE.get(name, name))
+            own = OWN_LABELS.get(r.operation, {})
+            free.append(own.get(name) or FREE.get(name, name))
         elif found and (sure or found.endswith("or more")):  # else it is chance which sizes fail
             sizes.append(found)
     sizes += [] if sure else ["with some numbers"]
@@ -109,12 +133,14 @@ def numbers(reduction: Reduction) -> tuple[list[str], list[str]]:
         negative = (powers[0] < 0) ^ (powers[1] < 0) ^ (r.scale is not None and r.scale < 0)
         return [f"logits far {'below' if negative else 'above'} zero"], []
     found = [
-        words.format(name)
+        words.format(OWN_OPERANDS.get(r.operation, {}).get(name, name))
         for name in ("query", "key", "value")
         if (words := SHAPED.get(r.family(name)[0])) is not None
     ]
-    if found or r.layer:
-        return found, []
+    if found or r.layer or r.operation in (APPEND, MERGE):
+        far = r.operation == MERGE and key[0] in "On" and int(key[1:] or 0) > 2
+        near = far and (reduction.fails(r.made_of("key", "n0")) or reduction.fails(r.made_of("key", "n1")))
+        return [*found, *(["lses far from zero"] if far and not near else [])], []
     if {query, key} <= {ZEROS}:
         scattered = [
             replace(r.made_of("query", f).made_of("key", f), stream=r.stream) for f in ("S", "n0", "i")
@@ -131,11 +157,14 @@ def numbers(reduction: Reduction) -> tuple[list[str], list[str]]:
 
 def _optional(name: str, r: Recipe) -> bool:
     """An offset that has to be given is no condition, nor are biases that were not tried off."""
-    return name == "q_offset" and r.q_len != r.kv_len
+    apart = r.q_len != r.kv_len or r.operation == PAGED or not (r.lengths is None and r.queries is None)
+    return name == "q_offset" and (apart if r.served else r.q_len != r.kv_len)
 
 
 def applies(name: str, r: Recipe) -> bool:
     """Whether a size means something for a recipe."""
+    if name in NONE_OF.get(r.operation, ()) or (name == "page" and not r.page):
+        return False
     if name == "length":
         return isinstance(r.lengths, tuple) and 1 < max(r.lengths, default=0) < r.kv_len
     if name == "left":
@@ -158,6 +187,11 @@ def resized(r: Recipe, name: str, size: int, tied: bool = True) -> Recipe:
         )
     if name == "kv_heads":
         return replace(r, heads=r.heads // r.groups * size, groups=size)
+    if name == "page":  # as many pages as before, and as much in the last of them
+        if not r.kv_len:
+            return replace(r, page=size)
+        whole, rest = divmod(r.kv_len - 1, r.page)
+        return smaller.of_keys(replace(r, page=size), whole * size + min(rest, size - 1) + 1, square=False)
     if name in ("d_k", "d_v"):
         return replace(r, d_k=size, d_v=size) if tied and r.d_k == r.d_v else smaller.of_width(r, name, size)
     behind = r.kv_len - size_of(
@@ -175,7 +209,14 @@ def resized(r: Recipe, name: str, size: int, tied: bool = True) -> Recipe:
 
 def size_of(r: Recipe, name: str) -> int:
     """A size of a recipe; that of `heads` is how many share a key head."""
-    sizes = {"kv_len": r.kv_len, "q_len": r.q_len, "d_k": r.d_k, "d_v": r.d_v, "batch": r.entries}
+    sizes = {
+        "kv_len": r.kv_len,
+        "q_len": r.q_len,
+        "d_k": r.d_k,
+        "d_v": r.d_v,
+        "batch": r.entries,
+        "page": r.page,
+    }
     if name == "length":
         return max(r.lengths) if isinstance(r.lengths, tuple) else 0
     if name == "left":
@@ -188,7 +229,7 @@ def _size(reduction: Reduction, name: str, r: Recipe, room: Callable[[Recipe], b
     tied = r.d_k == r.d_v and not reduction.apart
     if name == "d_v" and tied:
         return None
-    label = LABELS.get(name, name)
+    label = OWN_LABELS.get(r.operation, {}).get(name) or LABELS.get(name, name)
     if name == "heads" and (r.groups > 1 or r.heads > 1):
         label = "heads to a key head"
     if name == "d_k" and tied:
@@ -196,7 +237,12 @@ def _size(reduction: Reduction, name: str, r: Recipe, room: Callable[[Recipe], b
 
     def fails(n: int) -> bool | None:
         made = resized(r, name, n, tied)
-        if n < 1 or not room(made):
+        if (
+            n < 1
+            or not room(made)
+            or (made.served and not valid(made))
+            or made.columns * made.page > MOST_SLOTS
+        ):
             return None
         return reduction.fails(made) or (  # a call may be right by chance: once more with other numbers
             reduction.left > SPARE and reduction.fails(_otherwise(made))

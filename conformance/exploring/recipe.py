@@ -8,7 +8,18 @@ from typing import Any
 from zlib import crc32
 
 from conformance.errors import UsageError
-from conformance.names import DENSE, DTYPES, MHA, MHA_VJP, SDPA_VJP
+from conformance.names import (
+    APPEND,
+    DTYPES,
+    MERGE,
+    MHA,
+    MHA_VJP,
+    OPERATIONS,
+    PAGED,
+    POSITIONAL,
+    SDPA_VJP,
+    SERVING,
+)
 
 TOKEN = "x1"
 """What every token begins with: the form and its version."""
@@ -56,6 +67,25 @@ class Recipe:
         ""  # asked after the same call (`same`), one with another operand or option, or calls of two shapes
     )
     stream: int = 0  # where its numbers come from
+    queries: Numbers | None = None  # of each part of a packed call; its keys are `lengths`
+    page: int = 0  # slots of a page
+    written: int = 0  # keys of each entry that the call itself writes to its pages, the last ones
+    layout: str = ""  # what is unusual in how parts, pages and slots lie, a letter each (exploring/laid.py)
+
+    @property
+    def served(self) -> bool:
+        """Whether it is an operation of spec/serving.md, made of the arrays of a call of attention."""
+        return self.operation in SERVING
+
+    @property
+    def columns(self) -> int:
+        """Places in the table of an entry; pages of `append_to_pages`."""
+        return -(-self.kv_len // max(self.page, 1)) + (self.operation == PAGED and "x" in self.layout)
+
+    @property
+    def slots(self) -> int:
+        """Keys that a mask has columns for: `kv_len`, and of pages as many as a table holds."""
+        return self.columns * self.page if self.operation in (PAGED, APPEND) else self.kv_len
 
     @property
     def layer(self) -> bool:
@@ -86,6 +116,8 @@ class Recipe:
     @property
     def elements(self) -> int:
         """Numbers in query, key and value."""
+        if self.operation == MERGE:
+            return self.entries * self.heads * self.q_len * self.kv_len * self.d_v
         if self.layer:
             d_q, d_kv, d_vv, _ = self.widths
             return self.entries * (self.q_len * d_q + self.kv_len * (d_kv + d_vv))
@@ -101,19 +133,30 @@ class Recipe:
         return replace(self, data=tuple(sorted({**dict(self.data), operand: family}.items())))
 
 
+NUMBERS = ("query", "key", "value", "key_pages", "value_pages", "latent")
+"""Operands whose numbers may be others in the call before, and that may lie in memory in other ways."""
+
+
+def numbers_of(recipe: Recipe) -> tuple[str, ...]:
+    """Those that an operation has."""
+    return tuple(name for name in POSITIONAL[recipe.operation] if name in NUMBERS)
+
+
 # Tokens
 
-_OPERATIONS = dict(zip(DENSE, ("a", "l", "ag", "lg"), strict=True))
+_OPERATIONS = dict(zip(OPERATIONS, ("a", "l", "ag", "lg", "pk", "pg", "ap", "la", "me"), strict=True))
 _DTYPES = dict(zip(DTYPES, ("64", "32", "16", "b16"), strict=True))
 _LETTERS = {
     "operation": "o", "dtype": "t", "batch": "b", "heads": "h", "groups": "g", "q_len": "q", "kv_len": "k",
     "d_k": "d", "d_v": "v", "past": "p", "widths": "x", "biases": "j", "causal": "c", "offset": "f",
     "window": "w", "lengths": "n", "scale": "s", "softcap": "u", "sinks": "i", "mask": "m", "bias": "a",
     "segments": "e", "weights": "y", "lse": "l", "data": "D", "poison": "N", "memory": "M", "again": "A", "stream": "r",
+    "queries": "Q", "page": "P", "written": "W", "layout": "L",
 }  # fmt: skip
 _OPERANDS = {
     "query": "q", "key": "k", "value": "v", "grad_output": "g", "grad_lse": "l", "past_key": "y", "past_value": "z",
     "sinks": "s", "attn_bias": "a", "mask": "m", "weights": "w", "biases": "b",
+    "key_pages": "K", "value_pages": "V", "latent": "L",
 }  # fmt: skip
 """Operands that a recipe says something of; the weights of a layer are one, and so are its biases."""
 _AGAIN = {
@@ -187,6 +230,7 @@ def _read(name: str, text: str) -> Any:
         "batch": _ints,
         "widths": _ints,
         "lengths": lambda t: t if t == EVERY else _ints(t),
+        "queries": lambda t: t if t == EVERY else _ints(t),
         "offset": lambda t: t if t == EVERY else _ints(t[1:]) if t[:1] == "e" else int(t),
         "window": lambda t: tuple(int(x) if x else None for x in t.split(",")),
         "scale": float,
@@ -197,7 +241,7 @@ def _read(name: str, text: str) -> Any:
         return reading[name](text)
     if name in ("data", "memory"):
         return tuple((_turned(_OPERANDS)[part[0]], part[1:]) for part in text.split(","))
-    if name in ("biases", "mask", "bias", "segments", "poison"):
+    if name in ("biases", "mask", "bias", "segments", "poison", "layout"):
         if not re.fullmatch(r"[A-Za-z0-9-]*", text):
             raise ValueError(text)
         return text

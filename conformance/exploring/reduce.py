@@ -5,11 +5,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from conformance.exploring import smaller
+import numpy as np
+
+from conformance.exploring import parts, smaller
 from conformance.exploring.numbers import RAMP, SCRAMBLED, ZEROS
 from conformance.exploring.recipe import EXPLICIT, Recipe
 from conformance.exploring.trial import Tried
-from conformance.names import DTYPES
+from conformance.exploring.valid import valid
+from conformance.names import PACKED, PAGED
 from conformance.vectors.case import query_axis
 
 CALLS = 110
@@ -121,7 +124,7 @@ class Reduction:
             if len(r.batch) > 1:
                 self.take(smaller.of_batch(r, r.entries))
             self._down(self.now.entries, smaller.of_batch, least=2)
-        elif r.batch == (1,) and r.lengths is None:
+        elif r.batch == (1,) and r.lengths is None and r.operation not in (PACKED, PAGED):
             self.take(smaller.of_entry(r, 0, keep_axis=False))
 
     def _entry(self) -> int:
@@ -130,6 +133,12 @@ class Reduction:
         if row is None or row.worst is None or case is None or row.worst.output not in case.expected:
             return 0
         batch = self.now.batch
+        if self.now.operation == PACKED:
+            starts = case.inputs["q_starts"]
+            token = row.worst.index[1] if len(row.worst.index) > 1 else 0
+            return int(np.clip(np.searchsorted(starts, token, side="right") - 1, 0, self.now.entries - 1))
+        if self.now.served and row.worst.output not in ("output", "lse"):
+            return 0
         index = row.worst.index[: len(batch)]
         if len(index) < len(batch) or row.worst.output.startswith(("w_", "b_", "sinks")):
             return 0
@@ -160,10 +169,11 @@ class Reduction:
         plain = [RAMP, SCRAMBLED]
         for value in plain:
             made = r.made_of("query", ZEROS).made_of("key", ZEROS).made_of("value", value)
-            if self.take(made):
+            if self.take(smaller.mended(made) if r.served else made):
                 return
         for family in (SCRAMBLED, "i"):
-            if self.take(r.made_of("query", family).made_of("key", family).made_of("value", family)):
+            made = r.made_of("query", family).made_of("key", family).made_of("value", family)
+            if self.take(smaller.mended(made) if r.served else made):
                 return
 
     def _sizes(self) -> None:
@@ -181,6 +191,10 @@ class Reduction:
                 self._down(self.now.q_len, lambda r, n: smaller.of_queries(r, n, from_end=True), few=True)
         if self.now.past > 1:
             self._down(self.now.past, lambda r, n: replace(r, past=n))
+        if self.now.page > 1:
+            self._down(self.now.page, lambda r, n: replace(r, page=n))
+        if self.now.written > 1:
+            self._down(self.now.written, lambda r, n: replace(r, written=n))
 
     def _row(self) -> int:
         """The query of the worst element."""
@@ -215,6 +229,8 @@ class Reduction:
         if isinstance(r.lengths, tuple) and r.entries <= EXPLICIT:
             for place in range(len(r.lengths)):
                 self._down(r.lengths[place], partial(_length, place), least=0, few=r.entries > 2)
+        if self.now.operation in (PACKED, PAGED):
+            self._counts()
         r = self.now
         if isinstance(r.offset, tuple) and len(set(r.offset)) == 1:
             self.take(replace(r, offset=r.offset[0]))
@@ -241,6 +257,24 @@ class Reduction:
             self.take(replace(self.now, softcap=2.0))
         if self.now.dtype != "float32" and "float32" in self._dtypes:
             self.take(replace(self.now, dtype="float32"))
+
+    def _counts(self) -> None:
+        """The queries of each part down, and where they stand; a table no longer than what it holds."""
+        r = self.now
+        if isinstance(r.offset, tuple) and r.offset and not parts.tied(r):
+            least = min(r.offset)
+            self.take(replace(r, offset=tuple(n - least for n in r.offset)))
+            for place in range(len(r.offset)):
+                if isinstance(self.now.offset, tuple) and self.now.offset[place] > 0:
+                    self._down(self.now.offset[place], partial(_stands, place), least=0, few=True)
+        r = self.now
+        if isinstance(r.lengths, tuple) and max(r.lengths, default=0) < r.kv_len:
+            self.take(smaller.of_keys(r, max(r.lengths, default=0)))
+        r = self.now
+        if isinstance(r.queries, tuple) and r.entries <= EXPLICIT:
+            for place in range(len(r.queries)):
+                if isinstance(self.now.queries, tuple):
+                    self._down(self.now.queries[place], partial(_query, place), least=0, few=True)
 
     def _down(
         self, size: int, make: Callable[[Recipe, int], Recipe], least: int = 1, few: bool = False
@@ -278,26 +312,24 @@ def _window(r: Recipe, left: int | None = None, right: int | None = None) -> Rec
 
 
 def _length(place: int, r: Recipe, n: int) -> Recipe:
-    assert isinstance(r.lengths, tuple)
-    return replace(r, lengths=tuple(n if at == place else x for at, x in enumerate(r.lengths)))
+    if not isinstance(r.lengths, tuple):  # all are alike by now
+        return r
+    return _tied(r, replace(r, lengths=tuple(n if at == place else x for at, x in enumerate(r.lengths))))
 
 
-def valid(r: Recipe) -> bool:
-    """Whether a recipe can be a call: heads that divide, a past that is part of the keys."""
-    if (
-        r.groups < 1
-        or r.heads % r.groups
-        or min(r.d_k, r.d_v) < 1
-        or not 0 <= r.past <= r.kv_len
-        or r.q_len < 0
-    ):
-        return False
-    if r.past and r.past == r.kv_len:
-        return False
-    if isinstance(r.lengths, tuple) and (len(r.lengths) != r.entries or max(r.lengths, default=0) > r.kv_len):
-        return False
-    if isinstance(r.offset, tuple) and len(r.offset) != r.entries:
-        return False
-    if (r.lengths is not None or isinstance(r.offset, (tuple, str))) and not r.batch:
-        return False
-    return r.dtype in DTYPES
+def _query(place: int, r: Recipe, n: int) -> Recipe:
+    if not isinstance(r.queries, tuple):
+        return r
+    return _tied(r, replace(r, queries=tuple(n if at == place else x for at, x in enumerate(r.queries))))
+
+
+def _stands(place: int, r: Recipe, n: int) -> Recipe:
+    assert isinstance(r.offset, tuple)
+    return replace(r, offset=tuple(n if at == place else x for at, x in enumerate(r.offset)))
+
+
+def _tied(before: Recipe, r: Recipe) -> Recipe:
+    """Of an operation with parts or pages: queries that stood at the end of their keys stay there."""
+    if not r.served:
+        return r
+    return parts.at_the_end(smaller.mended(r)) if parts.tied(before) else smaller.mended(r)

@@ -14,9 +14,12 @@ from conformance.exploring.numbers import ONES, RAMP, SCRAMBLED, TURN, ZEROS
 from conformance.exploring.recipe import Recipe
 from conformance.exploring.trial import Tried
 from conformance.names import BIASES, WEIGHTS
+from conformance.running.partial import STACKED
 from conformance.running.target import implementations
 from conformance.vectors.case import Array, Case
 
+COUNTED = 12
+"""Whole numbers up to which they stand in the line of a call, such as starts and tables."""
 WRITTEN = 24
 """Numbers up to which an array is written out."""
 ENCODED = 3000
@@ -28,6 +31,11 @@ OF = {
     SCRAMBLED: "scattered numbers",
     "i": "small integers",
 }
+FAMILY_OF = {
+    "latent": "key", "outputs": "value", "lses": "key", "new_key": "key", "new_value": "value", "key_pages": "key",
+    "value_pages": "value",
+}  # fmt: skip
+"""Operand -> whose numbers a recipe says of it."""
 KINDS = {"p": "far from zero", "l": "one loud token", "c": "cancelling", "t": "ties", "f": "all bits used"}
 
 
@@ -46,10 +54,10 @@ def _shape(array: Array) -> str:
 
 
 def _what(recipe: Recipe, name: str, array: Array) -> str:
-    if array.size <= 4:
+    if array.size <= (COUNTED if array.dtype.kind in "iu" else 4):
         return f" = {array.tolist()}"
-    operand = "weights" if name in WEIGHTS else "biases" if name in BIASES else name
-    if name in ("mask", "attn_bias", "kv_lengths", "q_offset", "q_segments", "kv_segments"):
+    operand = "weights" if name in WEIGHTS else "biases" if name in BIASES else FAMILY_OF.get(name, name)
+    if name in ("mask", "attn_bias") or array.dtype.kind in "iu" or name.endswith("_pages"):
         return ""
     family = recipe.family(operand)
     known = OF.get(family) or KINDS.get(family[0])
@@ -60,8 +68,11 @@ def _plain(value: Any) -> str:
     return repr(tuple(value) if isinstance(value, list) else value)
 
 
-def snippet(tried: Tried, source: str, array_type: str = "numpy") -> str:
-    """A program under 15 lines that shows what came and what was expected; nothing where the arrays are too large."""
+def snippet(tried: Tried, source: str, array_type: str = "numpy", several: bool = False) -> str:
+    """A program under 15 lines that shows what came and what was expected; nothing where the arrays are too large.
+
+    `several` says whether the target has operations by their names.
+    """
     case, recipe, row = tried.case, tried.recipe, tried.row
     if case is None or row is None or recipe.again in (SAME, SHAPE):
         return ""
@@ -76,9 +87,12 @@ def snippet(tried: Tried, source: str, array_type: str = "numpy") -> str:
         head, rest = lines[:2], lines[2:]
         lines = [*head, *("; ".join(rest[n : n + 3]) for n in range(0, len(rest), 3))]
     to = {"torch": "torch.from_numpy({})", "jax": "jax.numpy.asarray({})"}.get(array_type, "{}")
-    arguments = [f"{name}={to.format(name)}" for name in given]
+    to_each = {
+        name: f"[{to.format('x')} for x in {name}]" if to != "{}" else f"list({name})" for name in STACKED
+    }
+    arguments = [f"{name}={to_each.get(name) or to.format(name)}" for name in given]
     arguments += [f"{name}={_plain(value)}" for name, value in case.options.items()]
-    name = _attribute(source) or recipe.operation
+    name = _called(source, recipe, several)
     if recipe.again:
         ((first, options),) = earlier(recipe, given)
         instead = [n for n in given if not same(first[n], given[n])]
@@ -95,6 +109,9 @@ def snippet(tried: Tried, source: str, array_type: str = "numpy") -> str:
         output = "" if row.worst.output == "output" and not _named(case) else f".{row.worst.output}"
         if case.gradients:
             output = f'["{row.worst.output}"]'
+        if recipe.served:
+            lines.append(f"got = {_result(row.worst.output, tuple(case.expected))}")
+            output = ""
         got = f"got{output}[{index}]"
         lines.append(
             f'print({got}, "wanted", {_number(row.worst.expected)}, "+-", {_number(row.worst.allowed)})'
@@ -102,6 +119,27 @@ def snippet(tried: Tried, source: str, array_type: str = "numpy") -> str:
     else:
         lines.append(f"print(got)  # {' '.join(row.message.split())[:100]}")
     return "\n".join(lines)
+
+
+def _called(source: str, recipe: Recipe, several: bool) -> str:
+    """The function that is called, as the program has imported it."""
+    attribute = _attribute(source)
+    if not attribute:
+        known = implementations().get(source, source)
+        found = "target" if Path(known).stem.isidentifier() else ""
+        return f"{found}.{recipe.operation}".lstrip(".")
+    if several:
+        return f"{attribute}.{recipe.operation}"
+    if not recipe.served or attribute.rpartition(".")[2] == recipe.operation:
+        return attribute
+    return f'getattr({attribute}, "{recipe.operation}", {attribute})'
+
+
+def _result(name: str, names: tuple[str, ...]) -> str:
+    """One result, in each of the forms that an answer may have."""
+    behind = "got" if len(names) == 1 else f"got[{names.index(name)}]"
+    alike = f'isinstance(got, dict) else got.{name} if hasattr(got, "{name}") else {behind}'
+    return f'got["{name}"] if {alike}'
 
 
 def same(one: Array, other: Array) -> bool:
@@ -163,7 +201,7 @@ def expression(recipe: Recipe, name: str, array: Array) -> str:
     if array.size and array.size > 1 and bool((plain == plain.flat[0]).all()):
         value = plain.flat[0]
         return f"np.full({shape}, {value.item()!r}, {dtype})" if value else f"np.zeros({shape}, {dtype})"
-    operand = "weights" if name in WEIGHTS else "biases" if name in BIASES else name
+    operand = "weights" if name in WEIGHTS else "biases" if name in BIASES else FAMILY_OF.get(name, name)
     family = recipe.family(operand)
     if array.size > WRITTEN and array.dtype.kind not in "bi":
         if family == RAMP and _is(plain, np.arange(array.size) % TURN):

@@ -11,8 +11,8 @@ import numpy as np
 
 from conformance.errors import UsageError
 from conformance.exploring.arrays import changed
-from conformance.exploring.earlier import NUMBERS, SAME, earlier
-from conformance.exploring.recipe import Recipe
+from conformance.exploring.earlier import SAME, earlier
+from conformance.exploring.recipe import NUMBERS, Recipe
 from conformance.exploring.said import held
 from conformance.exploring.trial import Tried
 from conformance.names import DTYPES

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 
 from conformance.exploring import smaller
 from conformance.exploring.coverage import Coverage
-from conformance.exploring.draw import Claims, draw, needs
-from conformance.exploring.earlier import SHAPE
+from conformance.exploring.draw import Claims, draw
+from conformance.exploring.earlier import SAME, SHAPE
 from conformance.exploring.explain import CALLS as EXPLAINING
 from conformance.exploring.explain import Needs, applies, explain, resized, size_of
-from conformance.exploring.recipe import Recipe, token
+from conformance.exploring.needs import needs
+from conformance.exploring.recipe import Recipe, numbers_of, token
 from conformance.exploring.reduce import CALLS, Reduction
 from conformance.exploring.sizes import ELEMENTS
 from conformance.exploring.trial import NOT_TWICE, Trials, Tried
@@ -175,8 +176,9 @@ def _alone(trials: Trials, tried: Tried, allowed: Callable[[Recipe], bool]) -> t
     first = trials.ask(recipe, _name(tried))
     if first.failed and first.kind == tried.kind:
         return first, ()
-    for again in dict.fromkeys((tried.recipe.again or "value", "same", "value", "query", "key", SHAPE)):
-        if again != "same" or tried.kind.endswith("twice"):
+    *others, last = numbers_of(recipe) or (SAME,)
+    for again in dict.fromkeys((tried.recipe.again or last, SAME, last, *others, SHAPE)):
+        if again != SAME or tried.kind.endswith("twice"):
             trials.restart()
             other = trials.ask(replace(recipe, again=again), _name(tried))
             if other.failed and other.kind == tried.kind:

@@ -4,10 +4,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from conformance.exploring.arrays import lengths, offsets
+from conformance.exploring import parts
+from conformance.exploring.counts import lengths, offsets, queries
 from conformance.exploring.numbers import ONES, RAMP, SCRAMBLED, ZEROS
 from conformance.exploring.recipe import EXPLICIT, Recipe
+from conformance.names import APPEND, LATENT, MERGE, PACKED, PAGED
 
+FAR_LSES = "O7"
+"""Lses whose exponentials no float32 holds."""
 TILES = (8, 16, 32, 64, 128, 256)
 
 OFF: dict[str, dict[str, Any]] = {
@@ -27,25 +31,36 @@ OTHERS = {
 """Options that may be others in the call before, each with its field of a recipe."""
 
 
+_OPERANDS = {LATENT: ("query", "key"), MERGE: ("key", "value"), APPEND: ("key", "value")}
+"""Whose numbers a recipe says of operations that do not have all three."""
+
+
 def given(recipe: Recipe) -> list[str]:
     """The options that a recipe has on, in the order in which they are tried off."""
     return [
         name
-        for name, fields in OFF.items()
+        for name, fields in _off(recipe).items()
         if any(getattr(recipe, field) != value for field, value in fields.items())
         and name != ("return_lse" if recipe.gradients else "grad_lse")
     ]
 
 
+def _off(recipe: Recipe) -> dict[str, dict[str, Any]]:
+    own = parts.off(recipe)
+    known = {name: fields for name, fields in OFF.items() if fields not in own.values()}
+    return {**known, **own}
+
+
 def others(recipe: Recipe) -> list[str]:
     """The options of a call that may be others in the call before."""
-    return [name for name, field in OTHERS.items() if getattr(recipe, field) not in (None, False, "")]
+    found = [name for name, field in OTHERS.items() if getattr(recipe, field) not in (None, False, "")]
+    return [name for name in found if name != "kv_lengths" or recipe.operation != PACKED]
 
 
 def without(recipe: Recipe, option: str) -> Recipe:
     """The recipe without an option, and without what needs it."""
-    r = replace(recipe, **OFF[option])
-    if r.poison == "n" and r.lengths is None:
+    r = replace(recipe, **_off(recipe)[option])
+    if r.poison == "n" and r.lengths is None and not r.served:
         r = replace(r, poison="")
     if not r.causal and r.window is None:
         r = replace(r, offset=None)
@@ -56,9 +71,13 @@ def mended(r: Recipe) -> Recipe:
     """With an offset where one is required, and nothing said of operands and options that are gone."""
     if r.again in OTHERS and r.again not in others(r):
         r = replace(r, again="")
-    if (r.causal or r.window is not None) and r.offset is None and r.q_len != r.kv_len:
+    if r.operation in (PACKED, PAGED):
+        r = parts.mended(r)
+    elif (r.causal or r.window is not None) and r.offset is None and r.q_len != r.kv_len:
         r = replace(r, offset=r.kv_len - r.q_len)
-    there = {"query", "key", "value"} | ({"grad_output"} if r.gradients else set())
+    there = set(_OPERANDS.get(r.operation, ("query", "key", "value"))) | (
+        {"grad_output"} if r.gradients else set()
+    )
     there |= {"grad_lse"} if r.gradients and r.lse else set()
     there |= {"past_key", "past_value"} if r.past else set()
     there |= {"sinks"} if r.sinks else set()
@@ -73,10 +92,20 @@ def of_entry(recipe: Recipe, entry: int, keep_axis: bool) -> Recipe:
     r = recipe
     if r.lengths is not None:
         r = replace(r, lengths=(int(lengths(recipe)[entry]),))
+    if r.queries is not None:
+        r = replace(r, queries=(int(queries(recipe)[entry]),))
     if r.offset is not None and not isinstance(r.offset, int):
         r = replace(r, offset=int(offsets(recipe)[entry]))
-    keep = keep_axis or r.lengths is not None
-    return replace(r, batch=(1,) if keep else ())
+    keep = keep_axis or r.lengths is not None or r.operation in (PACKED, PAGED)
+    r = replace(r, batch=(1,) if keep else ())
+    return _alone(mended(r)) if r.operation == PACKED else r
+
+
+def _alone(r: Recipe) -> Recipe:
+    """A single part, as long as it is."""
+    held = r.kv_len if r.lengths is None else int(lengths(r)[0])
+    rows = r.q_len if r.queries is None else int(queries(r)[0])
+    return replace(r, kv_len=held, q_len=rows, lengths=None, queries=None)
 
 
 def of_entries(recipe: Recipe, entries: tuple[int, ...]) -> Recipe:
@@ -84,15 +113,19 @@ def of_entries(recipe: Recipe, entries: tuple[int, ...]) -> Recipe:
     r = recipe
     if r.lengths is not None:
         r = replace(r, lengths=tuple(int(n) for n in lengths(recipe)[list(entries)]))
+    if r.queries is not None:
+        r = replace(r, queries=tuple(int(n) for n in queries(recipe)[list(entries)]))
     if r.offset is not None and not isinstance(r.offset, int):
         r = replace(r, offset=tuple(int(n) for n in offsets(recipe)[list(entries)]))
-    return replace(r, batch=(len(entries),))
+    r = replace(r, batch=(len(entries),))
+    return mended(r) if r.served else r
 
 
 def of_batch(recipe: Recipe, count: int) -> Recipe:
     """The first entries, or as many more of the same."""
     if recipe.entries > EXPLICIT or count > EXPLICIT:
-        return replace(recipe, batch=(count,)) if recipe.lengths is None and not recipe.offset else recipe
+        alike = recipe.lengths is None and recipe.queries is None and not recipe.offset
+        return replace(recipe, batch=(count,)) if alike or recipe.served else recipe
     return of_entries(recipe, tuple(n % max(recipe.entries, 1) for n in range(count)))
 
 
@@ -115,7 +148,8 @@ def of_keys(recipe: Recipe, count: int, square: bool | None = None) -> Recipe:
             r = replace(r, offset=tuple(min(f, count) for f in recipe.offset))
     if r.window is not None:
         r = replace(r, window=(_side(r.window[0], count), _side(r.window[1], count)))
-    return mended(replace(r, kv_len=count, q_len=q_len, past=min(r.past, max(count - 1, 0))))
+    r = mended(replace(r, kv_len=count, q_len=q_len, past=min(r.past, max(count - 1, 0))))
+    return parts.at_the_end(r) if parts.tied(recipe) else r
 
 
 def _side(side: int | None, count: int) -> int | None:
@@ -131,7 +165,10 @@ def of_queries(recipe: Recipe, count: int, from_end: bool) -> Recipe:
             r = replace(r, offset=tuple(f + shift for f in r.offset))
         elif not isinstance(r.offset, str):
             r = replace(r, offset=(r.offset or 0) + shift)
-    return mended(replace(r, q_len=count))
+    if isinstance(r.queries, tuple):
+        r = replace(r, queries=tuple(min(n, count) for n in r.queries))
+    r = mended(replace(r, q_len=count))
+    return parts.at_the_end(r) if parts.tied(recipe) else r
 
 
 def row_alone(recipe: Recipe, row: int) -> Recipe:
@@ -157,7 +194,9 @@ def candidates(size: int, least: int = 1) -> list[int]:
 def plainer(recipe: Recipe, operand: str) -> Iterator[Recipe]:
     """Plainer numbers in one operand."""
     now = recipe.family(operand)
-    for family in _families(operand, now):
+    shaped = now[0] in "nflc" and now != "n0"  # rather than plain already
+    more = (FAR_LSES,) if recipe.operation == MERGE and operand == "key" and shaped else ()
+    for family in (*_families(operand, now), *more):
         yield recipe.made_of(operand, family)
 
 
@@ -174,7 +213,7 @@ def _families(operand: str, now: str) -> Iterable[str]:
 
 def operands(recipe: Recipe) -> list[str]:
     """The operands whose numbers may be made plainer."""
-    found = ["query", "key", "value"]
+    found = list(_OPERANDS.get(recipe.operation, ("query", "key", "value")))
     found += ["past_key", "past_value"] if recipe.past else []
     found += ["grad_output"] if recipe.gradients else []
     found += ["sinks"] if recipe.sinks else []

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from conformance.exploring import laid
 from conformance.exploring.arrays import arrays, options
 from conformance.exploring.counter import Dice
 from conformance.exploring.earlier import earlier
 from conformance.exploring.entries import judged_entries, of_entries, placed
 from conformance.exploring.recipe import Recipe, token
 from conformance.judging.verdict import Judgement, Row
-from conformance.names import MHA, POLICIES, REDUCED_POLICIES, SDPA
+from conformance.names import APPEND, LATENT, MERGE, MHA, PACKED, PAGED, POLICIES, REDUCED_POLICIES, SDPA
 from conformance.oracle import Certified, UnjudgedError, certify
 from conformance.oracle.certify import WrongOracleError
 from conformance.running.answer import Answer, Hello, Question
@@ -25,9 +26,14 @@ COVERS = {
     "kv_lengths": "MASK-12", "scale": "ATT-4", "softcap": "ATT-5", "sinks": "ATT-12",
     "return_weights": "ATT-13", "return_lse": "ATT-14", "cache": "CACHE-1", "gqa": "HEAD-2",
     "value_dim": "SHAPE-3", "broadcast": "SHAPE-8", "empty": "MASK-3", "strict_masking": "MASK-5",
-    "segments": "MASK-17", "grad_lse": "GRAD-16",
+    "segments": "MASK-17", "grad_lse": "GRAD-16", "append": "PAGE-7",
 }  # fmt: skip
 """The requirement that each feature stands for."""
+FIRST = {
+    SDPA: "ATT-1", MHA: "PROJ-1", PACKED: "PACK-1", PAGED: "PAGE-1", APPEND: "PAGE-7", LATENT: "LAT-1",
+    MERGE: "MERGE-1",
+}  # fmt: skip
+"""The requirement that each operation without gradients stands for."""
 WHOLE = 2**20
 """Products of two numbers up to which every query row is judged; of more, as many rows as they take."""
 NOT_TWICE = "not the same twice"
@@ -212,6 +218,8 @@ def certify_recipe(
 def rows_of(recipe: Recipe) -> tuple[int, ...] | None:
     """The query rows that are judged: all, or the first, the last, both sides of tile edges and some others."""
     r = recipe
+    if r.operation in (PACKED, APPEND, MERGE):
+        return None
     if r.gradients or r.work <= WHOLE or r.q_len < 3:
         return None
     count = max(WHOLE // max(r.work // r.q_len, 1), 2)
@@ -226,11 +234,11 @@ def rows_of(recipe: Recipe) -> tuple[int, ...] | None:
 
 def covers(recipe: Recipe, case: Case) -> tuple[str, ...]:
     """The requirements that a call is about."""
-    first = "GRAD-1" if recipe.gradients else {SDPA: "ATT-1", MHA: "PROJ-1"}[recipe.operation]
+    first = "GRAD-1" if recipe.gradients else FIRST[recipe.operation]
     found = [first, *(COVERS[name] for name in case.features if name in COVERS)]
     found += ["IND-2"] if recipe.memory else []
     found += ["IND-4"] if recipe.again else []
-    return tuple(found)
+    return tuple(dict.fromkeys([*found, *(laid.COVERS[recipe.operation, x] for x in recipe.layout)]))
 
 
 def _row(case: Case, recipe: Recipe, answer: Answer) -> Row:

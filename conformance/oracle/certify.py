@@ -11,6 +11,7 @@ from conformance.judging.judge import judge, measured
 from conformance.judging.measure import Measure, allowed
 from conformance.judging.verdict import Judgement
 from conformance.names import POLICIES, SERVING
+from conformance.oracle.composed import Asked, compose
 from conformance.oracle.least import DRAWS, SHARE, least_limits, less_sure, looks_right
 from conformance.oracle.second import Second
 from conformance.oracle.tiers import First
@@ -18,7 +19,6 @@ from conformance.vectors.case import Array, Bound, Case, Golden, held_in
 from conformance.vectors.generate.build import UnjudgedDraftError, build
 from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.problem import pose
-from conformance.vectors.generate.whole import BALLS
 
 NOTE = "A call that is judged on the spot."
 AT_ONCE = 32
@@ -50,7 +50,7 @@ class Certified:
     dtype: str
     own_error: dict[str, Array]  # bound on the error of hi + lo of each result, same shape as Golden.hi
     policies: tuple[str, ...]  # those that have bounds here
-    second: Second
+    second: Asked
     confirmed: dict[str, Array] = field(default_factory=dict)  # bool: elements that the second tier has given
 
     def judge(self, outputs: Mapping[str, Array], policy: str = "eager") -> Judgement:
@@ -232,17 +232,17 @@ def certify(
             f"{', '.join(inexact)} has numbers that {dtype} does not hold: round first, "
             "since what is expected is the result of the numbers that are given"
         )
+    if operation in SERVING:
+        return _composed(draft, dtype, policies, look)
     with np.errstate(all="ignore"):
         try:
-            case = build(draft, BALLS if operation in SERVING else values, policies)
+            case = build(draft, values, policies)
         except UnjudgedDraftError as error:
             reason = str(error).removeprefix(name).lstrip(": ")
             overflow = error.excluded.get(
                 dtype, ""
             )  # numbers that the dtype does not hold were refused above
             raise UnjudgedError(f"nothing is judged of this call: {reason}", overflow) from error
-    if operation in SERVING:
-        return _exact(case, dtype, policies)
     problem = pose(operation, widened, options, rows)
     whole = rows is None and "attn_bias" in widened
     bias_shape = widened["attn_bias"].shape if whole else (1, 1)
@@ -256,20 +256,17 @@ def certify(
     return found
 
 
-class _All:
-    """Stands for the second tier where it has given every value."""
+def _composed(draft: Draft, dtype: str, policies: tuple[str, ...], look: bool) -> Certified:
+    """An operation that is defined by reduction, by the calls that it stands for."""
 
-    def at_once(self, count: int) -> int:
-        """How many elements are asked for at once."""
-        return count
+    def part(of: Draft) -> Certified:
+        return certify(
+            of.operation, of.inputs, of.options, dtype, rows=of.rows, policies=policies, dtype_of=of.dtype_of,
+            name=of.id, look=look,
+        )  # fmt: skip
 
-
-def _exact(case: Case, dtype: str, policies: tuple[str, ...]) -> Certified:
-    """A case whose values are all of ball arithmetic."""
-    errors = {name: np.zeros(golden.hi.shape) for name, golden in case.expected.items()}
-    confirmed = {name: np.ones(golden.hi.shape, dtype=bool) for name, golden in case.expected.items()}
-    second: Any = _All()
-    return Certified(case, dtype, errors, policies, second, confirmed)
+    found = compose(draft, policies, part)
+    return Certified(found.case, dtype, found.own_error, policies, found, found.confirmed)
 
 
 def _changes(array: Array, dtype: str) -> bool:

@@ -110,7 +110,8 @@ def _in_blocks(r: Roundings, a: Array, b: Array) -> Array:
 def _gathered(r: Roundings, x: Array) -> Array:
     """Summed over the query heads of a group, without the past."""
     c = r.call
-    grouped = r.store(x).reshape(*c.batch, c.kv_heads, c.heads // c.kv_heads, *x.shape[-2:])
+    x = r.narrow(x) if r.style.heads else r.store(x)
+    grouped = x.reshape(*c.batch, c.kv_heads, c.heads // c.kv_heads, *x.shape[-2:])
     return np.asarray(grouped.sum(axis=-3)[..., c.past :, :])
 
 

@@ -28,6 +28,7 @@ class Style:
     off: Off = ""  # how far exp, log and tanh are off
     delta: Literal["products", "output"] = "products"  # what Delta is made of, in a gradient
     again: bool = False  # the weights of a gradient are computed once more from the lse
+    heads: bool = False  # each head's gradient is stored before a group is summed
     apart: bool = False  # P dP - P Delta in place of P (dP - Delta)
 
     @property

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from conformance.dtypes import NUMPY_DTYPES, cast
-from conformance.exploring.arrays import lengths
 from conformance.exploring.counter import Dice
+from conformance.exploring.counts import lengths
 from conformance.problems.problem import Problem
 from conformance.vectors.case import Array
 from conformance.verdicts.calls import Call, inputs_of

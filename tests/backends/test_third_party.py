@@ -22,6 +22,7 @@ TARGETS = {
     "onnxruntime-contrib": "onnxruntime",
     "onnxruntime-gqa": "onnxruntime",
     "keras": "keras",
+    "ggml": "pywhispercpp",
 }
 
 

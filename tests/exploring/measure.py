@@ -24,12 +24,13 @@ from conformance.defects.call import Call
 from conformance.defects.defect import Defect
 from conformance.defects.reference import REFERENCE
 from conformance.exploring.arrays import arrays, options
-from conformance.exploring.draw import Claims, draw, needs
+from conformance.exploring.draw import Claims, draw
+from conformance.exploring.needs import needs
 from conformance.exploring.recipe import Recipe, token
 from conformance.exploring.reduce import CALLS, Reduction
 from conformance.exploring.smaller import of_keys, of_queries
 from conformance.exploring.trial import Trials, certify_recipe
-from conformance.names import FEATURES, SDPA
+from conformance.names import DEFAULT_FEATURES, OPTION_FEATURES, SDPA
 from conformance.running.runner import InProcess
 from conformance.running.target import adopt
 
@@ -98,7 +99,7 @@ class Gated:
     """The reference, which makes a mistake where its gate is open."""
 
     dtypes = ("float32", "bfloat16")
-    features = tuple(f for f in FEATURES if f not in ("validation", "strict_masking"))
+    features = tuple(f for f in (*OPTION_FEATURES, *DEFAULT_FEATURES) if f != "grad_lse")
     accuracy = "fused"
 
     def __init__(self, defect: Defect, gate: Gate) -> None:

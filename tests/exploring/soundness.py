@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import UsageError
-from conformance.exploring.draw import Claims, draw, needs
+from conformance.exploring.draw import Claims, draw
 from conformance.exploring.entries import judged_entries
+from conformance.exploring.needs import needs
 from conformance.exploring.recipe import Recipe, token
 from conformance.exploring.trial import certify_recipe
-from conformance.names import DTYPES, FEATURES, OPERATIONS, REDUCED_POLICIES
+from conformance.names import DENSE, DTYPES, FEATURES, REDUCED_POLICIES, SERVING
 from conformance.oracle import Certified, WrongOracleError
 from conformance.running.call import call
 from conformance.running.target import Target, adopt, load
@@ -43,8 +44,11 @@ WRONG: dict[str, Callable[[Recipe], bool]] = {
 STYLE_WORK = 2**20
 """Products of two numbers up to which the styles are asked: their loops and pairs take time and memory."""
 EVERY = 20
-PLAIN = Claims(OPERATIONS, frozenset(FEATURES) - {"validation", "strict_masking"}, DTYPES)
-STRICT = Claims(OPERATIONS, frozenset(FEATURES) - {"validation"}, DTYPES)
+PLAIN = Claims(DENSE, frozenset(FEATURES) - {"validation", "strict_masking"}, DTYPES)
+STRICT = Claims(DENSE, frozenset(FEATURES) - {"validation"}, DTYPES)
+SERVED = Claims(SERVING, frozenset(FEATURES) - {"validation", "strict_masking"}, DTYPES)
+"""Packed, paged, latent and merged attention, by programs that gather."""
+GATHERING = {"numpy": 1, "torch": 1, "array-api-strict": 3, "jax": 20, "tests.running.gathering": 1}
 STRICT_ONE_IN = 5
 """Few programs are right where hidden numbers are NaN: such calls are one in so many."""
 
@@ -83,14 +87,17 @@ class Sound:
 class Programs:
     """The right programs."""
 
-    def __init__(self, frameworks: Iterable[str], sound: Sound) -> None:
-        self._forward = [(adopt(implementation(s), s.name), s.policy) for s in STYLES]
-        self._forward += [(adopt(f, f.name), f.accuracy) for f in FLASHES]
-        self._backward = [(adopt(implementation(s), s.name), s.policy) for s in BACKWARD_STYLES]
+    def __init__(self, frameworks: Iterable[str], sound: Sound, serving: bool = False) -> None:
+        self._forward: list[tuple[Target, str]] = []
+        self._backward: list[tuple[Target, str]] = []
+        if not serving:
+            self._forward = [(adopt(implementation(s), s.name), s.policy) for s in STYLES]
+            self._forward += [(adopt(f, f.name), f.accuracy) for f in FLASHES]
+            self._backward = [(adopt(implementation(s), s.name), s.policy) for s in BACKWARD_STYLES]
         self._frameworks: list[tuple[str, Target, int]] = []
         for name in frameworks:
             try:
-                self._frameworks.append((name, load(name), FRAMEWORKS[name]))
+                self._frameworks.append((name, load(name), {**FRAMEWORKS, **GATHERING}[name]))
             except UsageError as error:
                 sound.absent[name] = str(error)
 
@@ -106,7 +113,9 @@ class Programs:
                 yield target, target.hello.accuracy
 
 
-def run(sound: Sound, programs: Programs, calls: int, seconds: float) -> Iterator[None]:
+def run(
+    sound: Sound, programs: Programs, calls: int, seconds: float, claims: Claims | None = None
+) -> Iterator[None]:
     """Goes on with a share until so many calls were drawn; stops after each for whoever keeps it."""
     of = int(sound.share.partition("/")[2])
     began = time.process_time()
@@ -114,9 +123,10 @@ def run(sound: Sound, programs: Programs, calls: int, seconds: float) -> Iterato
         before = time.process_time()
         number = sound.next
         sound.next, sound.drawn = number + of, sound.drawn + 1
-        recipe = draw(PLAIN if number // of % STRICT_ONE_IN else STRICT, sound.seed, number)
-        if recipe is not None:
+        recipe = draw(claims or (PLAIN if number // of % STRICT_ONE_IN else STRICT), sound.seed, number)
+        if recipe is not None and claims is None:
             recipe = replace(recipe, poison="") if number // of % STRICT_ONE_IN else recipe
+        if recipe is not None:
             _tried(sound, programs, recipe, number // of)
         sound.seconds += time.process_time() - before
         yield
@@ -203,6 +213,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="of processor time")
     parser.add_argument("--share", default="1/1")
     parser.add_argument("--framework", action="append", choices=FRAMEWORKS)
+    parser.add_argument("--serving", action="store_true", help="the operations of spec/serving.md instead")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--merge", type=Path, nargs="+")
     asked = parser.parse_args()
@@ -216,8 +227,11 @@ def main() -> None:
                 parser.error(f"{asked.out} is of seed {sound.seed} and share {sound.share}")
         else:
             sound = Sound(asked.seed, asked.share, next=part - 1)
-        programs = Programs(asked.framework or FRAMEWORKS, sound)
-        for number, _ in zip(itertools.count(1), run(sound, programs, asked.calls, asked.seconds)):
+        programs = Programs(
+            asked.framework or (GATHERING if asked.serving else FRAMEWORKS), sound, asked.serving
+        )
+        claims = SERVED if asked.serving else None
+        for number, _ in zip(itertools.count(1), run(sound, programs, asked.calls, asked.seconds, claims)):
             if asked.out is not None and number % EVERY == 0:
                 keep(sound, asked.out)
                 print(sound.line(), flush=True)

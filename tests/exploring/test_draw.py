@@ -8,14 +8,15 @@ from conformance.dtypes import cast
 from conformance.errors import UsageError
 from conformance.exploring.arrays import arrays, changed, options
 from conformance.exploring.counter import Dice, grid, key
-from conformance.exploring.draw import OPTIONS, PATHS, Claims, draw, needs
+from conformance.exploring.draw import OPTIONS, PATHS, Claims, draw
+from conformance.exploring.needs import needs
 from conformance.exploring.numbers import numbers
 from conformance.exploring.recipe import LONGEST, Recipe, read_token, token
 from conformance.exploring.smaller import given
 from conformance.exploring.trial import certify_recipe
-from conformance.names import DTYPES, FEATURES, OPERATIONS, SDPA, SDPA_VJP
+from conformance.names import DENSE, DTYPES, FEATURES, SDPA, SDPA_VJP
 
-ALL = Claims(OPERATIONS, frozenset(FEATURES) - {"validation"}, DTYPES, "small")
+ALL = Claims(DENSE, frozenset(FEATURES) - {"validation"}, DTYPES, "small")
 
 
 def digest(claims: Claims, seed: int, count: int) -> str:

@@ -95,7 +95,7 @@ def another_run(path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @posix
-@pytest.mark.parametrize("option", ["--report", "--html", "--junit", "--badge", "--write-baseline"])
+@pytest.mark.parametrize("option", ["--report", "--html", "--junit", "--badge", "--card", "--write-baseline"])
 @pytest.mark.covers("CONF-6")
 def test_one_run_at_a_time_writes_a_file(command: Called, target: Path, tmp_path: Path, option: str) -> None:
     path, link = tmp_path / "out.svg", tmp_path / "link.svg"

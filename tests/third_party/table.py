@@ -2,7 +2,7 @@
 
 python tests/third_party/table.py [--write] REPORT.json...
 
-With --write they go into README, which shows the first reports and few rows, and into spec/found.md.
+With --write they go into README, which shows some of the targets and few rows, and into spec/found.md.
 """
 
 import json
@@ -53,29 +53,57 @@ def table(reports: Sequence[Mapping[str, Any]]) -> str:
 
 
 SHOWN = ("every case", "no feature", "mask", "is_causal", "gqa", "empty")
-"""Rows of README."""
+"""Rows of README, and below them one of serving."""
+COLUMNS = (
+    "torch-sdpa-math",
+    "torch-sdpa-flash",
+    "torch-flex",
+    "jax-nn",
+    "onnxruntime",
+    "onnxruntime-gqa",
+    "transformers-sdpa",
+    "ggml",
+)
+"""Targets of README."""
+SERVING = ("segments", "packed", "paged", "append", "latent", "merge")
+"""Features of serving kernels."""
 WIDE = 8
 """Columns of a table."""
 ROOT = Path(__file__).parents[2]
 PLACE = re.compile(r"(<!-- libraries -->\n).*?(<!-- end of libraries -->\n)", re.DOTALL)
 
 
-def in_prose(reports: Sequence[Mapping[str, Any]], rows: Iterable[str]) -> str:
+def bold(text: str) -> str:
+    """A cell with its known failures in bold."""
+    return re.sub(r" / (\d+)$", r" / **\1**", text)
+
+
+def of_serving(found: Mapping[str, Counter[str]]) -> str:
+    """What of serving a target has, each with its cell; - where it has none."""
+    cells = [(feature, bold(cell(found[feature]))) for feature in SERVING]
+    return ", ".join(f"{feature} {text}" for feature, text in cells if text != "-") or "-"
+
+
+def in_prose(reports: Sequence[Mapping[str, Any]], rows: Iterable[str], serving: bool = False) -> str:
     """The table as a page has it: known failures in bold, and rows of which some target supports something."""
     columns = [counts(report["results"]) for report in reports]
     names = [f"{report['target']['name']} {report['target']['version'].split('+')[0]}" for report in reports]
     lines = [f"| pass / known to fail | {' | '.join(names)} |", "| --- |" + " --- |" * len(reports)]
     for row in rows:
-        cells = [re.sub(r" / (\d+)$", r" / **\1**", cell(column[row])) for column in columns]
+        cells = [bold(cell(column[row])) for column in columns]
         if set(cells) != {"-"}:
             lines.append(f"| {row} | {' | '.join(cells)} |")
+    if serving:
+        lines.append(f"| serving | {' | '.join(of_serving(column) for column in columns)} |")
     return "\n".join(lines) + "\n"
 
 
 def write(reports: Sequence[Mapping[str, Any]]) -> None:
     """Puts the tables where the pages have a place for them."""
     parts = [in_prose(reports[at : at + WIDE], ROWS) for at in range(0, len(reports), WIDE)]
-    for page, text in (("README.md", in_prose(reports[:WIDE], SHOWN)), ("spec/found.md", "\n".join(parts))):
+    shown = [report for name in COLUMNS for report in reports if report["target"]["source"] == name]
+    front = in_prose(shown, SHOWN, serving=True)
+    for page, text in (("README.md", front), ("spec/found.md", "\n".join(parts))):
         path = ROOT / page
         old = path.read_text("utf-8")
         new = PLACE.sub(lambda match, text=text: f"{match[1]}{text}{match[2]}", old)  # type: ignore[misc]

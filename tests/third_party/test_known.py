@@ -75,3 +75,23 @@ def test_the_table_counts_by_feature():
     assert "| no feature | 1 |" in lines
     assert "| gqa | - |" in lines
     assert lines[-1] == "| unsupported | 1 |"
+
+
+def test_readme_says_what_of_serving_works(tmp_path, monkeypatch):
+    monkeypatch.setattr(table, "ROOT", tmp_path)
+    (tmp_path / "spec").mkdir()
+    for page in ("README.md", "spec/found.md"):
+        (tmp_path / page).write_text("before\n<!-- libraries -->\nold\n<!-- end of libraries -->\nafter\n")
+    row = REPORT["results"][0]
+    packed = [{**row, "verdict": verdict, "features": ["packed"]} for verdict in ("pass", "pass", "xfail")]
+    segments = {**row, "verdict": "pass", "features": ["segments", "mask"]}
+    ggml = {"target": {"source": "ggml", "name": "ggml", "version": "1"}, "results": [*packed, segments]}
+    gqa = {"target": {"source": "onnxruntime-gqa", "name": "gqa", "version": "2"}, "results": []}
+    table.write([REPORT, ggml, gqa])
+    front = (tmp_path / "README.md").read_text().splitlines()
+    assert front[1:3] == ["<!-- libraries -->", "| pass / known to fail | gqa 2 | ggml 1 |"]
+    assert front[-3] == "| serving | - | segments 1, packed 2 / **1** |"
+    assert front[-1] == "after"
+    behind = (tmp_path / "spec/found.md").read_text()
+    assert "| some 1 | ggml 1 | gqa 2 |" in behind
+    assert "| packed | - | 2 / **1** | - |" in behind

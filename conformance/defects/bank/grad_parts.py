@@ -1,6 +1,7 @@
 """Gradients by blocks: rows that are not written, blocks that count twice, sums that are not reset or not sums."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -8,11 +9,12 @@ import numpy as np
 
 from conformance.defects.bank.ways import after
 from conformance.defects.blocks.back import NONE_FULL, delta_of_heads, families
-from conformance.defects.blocks.edges import Edges, begin_of, ends, family, whole
+from conformance.defects.blocks.edges import Edges, begin_of, ends, family, size_of, whole
 from conformance.defects.blocks.loop import every
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
+from conformance.defects.reference import Steps
 from conformance.vectors.case import Array
 
 Counted = Callable[[Array, int], Array]
@@ -199,6 +201,32 @@ def _three(counted: Callable[[Edges, int], Array]) -> tuple[Any, dict[str, Any]]
     }
 
 
+def _into_next_head(e: Edges) -> Change:
+    """The last block of keys is written as a whole: of keys of zero, into the first rows of the next head."""
+
+    def compute(s: Steps, c: Call) -> dict[str, Array]:
+        lses: list[Array] = []
+
+        def softmax(_: Steps, c: Call, logits: Array, visible: Array) -> Any:
+            weights, lse = s.softmax(s, c, logits, visible)
+            lses.append(lse)
+            return weights, lse
+
+        def grad_value(c: Call, weights: Array, gradient: Array) -> Array:
+            found = np.array(s.grad_value(c, weights, gradient))
+            beyond = -c.kv_len % size_of(e, c.kv_len)
+            lse = lses[-1][..., None]
+            raised = np.where(np.isfinite(lse), np.exp(-lse), c.wide(0))
+            of_zero = (raised * gradient).sum(axis=-2, keepdims=True)  # [..., H, 1, d_v]
+            found[..., 1:, :beyond, :] = of_zero[..., :-1, :, :]
+            return found
+
+        found: dict[str, Array] = R.compute_gradients(replace(s, softmax=softmax, grad_value=grad_value), c)
+        return found
+
+    return {"compute_gradients": compute}
+
+
 def _record(
     name: str, sentence: str, make: Any, others: dict[str, Any], reach: str, features: tuple[str, ...] = ()
 ) -> Defect:
@@ -249,6 +277,9 @@ DEFECTS = (
                "key and value, batch entry by batch entry": _carried_on(_over_batch, "gather"),
                "query, batch entry by batch entry": _carried_on(_over_batch, "grad_query"),
            }),
+    Defect("grad-value-tail-in-next-head",
+           "The last block of the value's gradient is written beyond its keys, into the first rows of the next head.",
+           ("GRAD-1",), origin="flagos-ai/FlagGems#898", **family(_into_next_head, at=64, reach="")),
     Defect("grad-query-scaled-in-each-block",
            "The sum of the query's gradient is multiplied by the scale in each block of keys, not once.",
            ("GRAD-1",), **family(_scaled_each_time("grad_query", _keys), at=4, reach="kv_len")),

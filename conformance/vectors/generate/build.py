@@ -80,6 +80,17 @@ def build(draft: Draft, values: Values = BALLS, asked: tuple[str, ...] = POLICIE
     return _case(draft, features_of(draft, problem), excluded, stored(draft, expected))
 
 
+def build_served(draft: Draft, made: Callable[[Draft], Case], asked: tuple[str, ...] = POLICIES) -> Case:
+    """The case of an operation that is defined by reduction; `made` gives those of its calls, one after another.
+
+    Raises:
+        ValueError: the call is wrong.
+    """
+    excluded = inexact(draft)
+    check(draft)
+    return _serving(draft, excluded, made, asked)
+
+
 def declared(draft: Draft) -> Case:
     """The case of a draft without what takes long: expected values and their bounds."""
     excluded = inexact(draft)

@@ -60,7 +60,7 @@ def serving_features(draft: Draft, cases: Iterable[Case]) -> set[str]:
     for share in serving.shares(draft):
         problem = pose(share.draft.operation, share.draft.inputs, share.draft.options, None)
         lengths = share.draft.inputs.get("kv_lengths", np.int64(problem.kv_len))
-        there: Any = np.broadcast_to(lengths > 0, problem.size)  # entries that have any key
+        there: Any = np.broadcast_to(np.ravel(lengths > 0), problem.size)  # entries that have any key
         some: Any = problem.visible.any(axis=-1)
         empty |= not some[there].all()
     return found | ({"empty"} if empty else set())

@@ -149,7 +149,7 @@ def _rising() -> Iterator[Draft]:
     sizes = Sizes((1,), 2, 1, 4, 600, 8, 8)
     query, key = shapes(sizes, False)["query"], shapes(sizes, False)["key"]
     ones = seed("query", query, boxes=(box(query, 4.0, slice(0, 1)),))
-    for step in (2.0, 9.0, 16.0):
+    for step in (2.0, 16.0):
         steps = tuple(
             box(key, step * part, slice(100 * part, 100 * (part + 1)), slice(0, 1)) for part in range(6)
         )
@@ -188,7 +188,6 @@ def _layers() -> Iterator[Draft]:
         ("d_v", replace(layer, d_v=1)),
         ("d_k", replace(layer, d_k=1)),
         ("d_k-and-d_v", replace(layer, d_k=1, d_v=1, groups=2)),
-        ("heads", replace(layer, heads=1, groups=1)),
         ("width", replace(layer, width=1)),
     ):
         yield _case(
@@ -219,6 +218,26 @@ def _layers() -> Iterator[Draft]:
             only=("float32", "bfloat16"),
             **options,
         )
+    yield _case(
+        "layer-mask-of-keys-lengths",
+        "Lengths and a mask that heads and queries share, each of which hides keys that the other shows.",
+        "MASK-12",
+        "MASK-9",
+        sizes=layer,
+        only=("float32", "float16"),
+        arrays={"kv_lengths": whole(13, 17)},
+        seeds={"mask": seed("mask", (2, 1, 1, 20))},
+    )
+    yield _case(
+        "layer-queries-70-offsets",
+        "Causality over 70 queries, with an offset for each entry.",
+        "MASK-6",
+        "MASK-8",
+        sizes=Sizes((2,), 2, 2, 70, 74, 8, 8, width=16),
+        only=("float32", "bfloat16"),
+        is_causal=True,
+        arrays={"q_offset": whole(4, 1)},
+    )
     own = Sizes((2,), 4, 4, 24, 24, 8, 8, width=32)
     yield _case(
         "layer-shared-key",

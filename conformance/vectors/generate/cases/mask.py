@@ -165,6 +165,16 @@ def _lengths() -> Iterator[Draft]:
         kv_lengths=np.array([5, 3]),
         mask=draws.mask(5, 7, share=0.8),
     )
+    padding = np.array([[1, 0, 1, 1, 0, 1, 1], [0, 1, 1, 1, 1, 0, 1]], dtype=bool)
+    yield attend(
+        "mask/kv-lengths-padding-mask",
+        "Lengths and a mask that heads and queries share intersect: neither stands for the other.",
+        "MASK-12",
+        "MASK-9",
+        "SHAPE-8",
+        kv_lengths=np.array([5, 3]),
+        mask=padding[:, None, None, :],
+    )
     yield attend(
         "mask/kv-lengths-causal",
         "Lengths and causality intersect, with the offset of each batch entry.",

@@ -15,8 +15,9 @@ from conformance.vectors.generate.sums import Alike, partial_sums, sum_variance
 STEP = 2.0**-14
 """Small enough for errors to be linear in it, large enough for the float64 of any machine to agree on them."""
 
-Kind = Literal["none", "storage", "eager", "accumulation", "operand", "drift"]
-"""Sites that are rounded to the dtype always, or where eager; float32 arithmetic; matmul operands, and their drift."""
+Kind = Literal["none", "storage", "eager", "heads", "accumulation", "operand", "drift"]
+"""Sites that are rounded to the dtype always, where eager, or for each head of a group; float32 arithmetic; matmul
+operands, and their drift."""
 
 
 @dataclass
@@ -57,6 +58,10 @@ class Noise:
     def eager(self, x: Array, alike: Alike | None = None) -> Array:
         """A tensor that only an eager implementation stores in the dtype."""
         return self._relative(x, 1.0, alike) if self.kind == "eager" else x
+
+    def of_heads(self, x: Array) -> Array:
+        """The gradients of the heads of a group, which a fused implementation may store before it adds them up."""
+        return self._relative(x, 1.0) if self.kind in ("eager", "heads") else x
 
     def compute(self, x: Array, times: float = 1.0) -> Array:
         """A float32 operation or function, so many roundings large."""

@@ -48,6 +48,7 @@ class Responses:
         draws: int = DRAWS,
     ) -> None:
         self._size, self._seed, self._draws = max(1, problem.visible.size), seed, draws
+        self._grouped = problem.group > 1
         coherence = coherence_of(problem, a)
         self._alike = cache(lambda bits: alike_weights(problem, a, bits))
         self._ways = {
@@ -71,6 +72,7 @@ class Responses:
         sizes: dict[Site, float] = {
             ("storage", stored): policy.storage,
             ("eager", stored): policy.stored_logits,
+            ("heads", stored): policy.storage - policy.stored_logits if self._grouped else 0.0,
             ("accumulation", 53): policy.accumulation,
             ("operand", policy.operand_bits): policy.operand,
             ("drift", policy.operand_bits): policy.drift,
@@ -91,7 +93,7 @@ class Responses:
         find = partial(
             _rms, self._ways[way], self._exact(way), self._size, self._draws, f"{self._seed}:{way}", kind
         )
-        if kind in ("accumulation", "drift"):
+        if kind in ("heads", "accumulation", "drift"):
             return find(bits)
         alike = self._alike(bits)
         alone = find(bits if kind == "operand" else 53)

@@ -163,11 +163,12 @@ def _of_keys(site: _Site, forward: _Forward, cotangent: _Cotangent, d_scores: Ar
     """The gradients of the keys and values that are no past, summed over the heads of each group."""
     noise, problem, alike = site.noise, site.problem, site.alike
     new = slice(problem.kv_len - problem.inputs["key"].shape[-2], None)
-    d_key = noise.eager(noise.product(d_scores.swapaxes(*_T), forward.query))
+    of_head = noise.of_heads if problem.group > 1 else noise.eager
+    d_key = of_head(noise.product(d_scores.swapaxes(*_T), forward.query))
     transposed = None if alike is None else alike.transposed
     kept = noise.store(forward.weights, alike).swapaxes(*_T)
     exact = (False, cotangent.held)
-    d_value = noise.eager(noise.product(kept, cotangent.head, exact, (transposed, cotangent.equal)))
+    d_value = of_head(noise.product(kept, cotangent.head, exact, (transposed, cotangent.equal)))
     d_key, d_value = (noise.store(_grouped(problem, noise, x))[:, :, :, new] for x in (d_key, d_value))
     return d_key, d_value
 

@@ -26,7 +26,7 @@ def worst_gradients(
         if name != "query":
             new = slice(problem.kv_len - problem.inputs["key"].shape[-2], None)
             error, size = (grouped(problem, x)[:, :, new] for x in (error, size))
-            error = error + policy.stored_logits * size * (problem.group > 1)
+            error = error + policy.storage * size * (problem.group > 1)  # of each head, before the sum
         if problem.layer:
             found |= _projected(problem, policy, name, error, size)
         else:
