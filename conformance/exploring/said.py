@@ -14,8 +14,8 @@ from conformance.exploring.numbers import ONES, RAMP, SCRAMBLED, TURN, ZEROS
 from conformance.exploring.recipe import Recipe
 from conformance.exploring.trial import Tried
 from conformance.names import BIASES, WEIGHTS
+from conformance.running.locating import implementations
 from conformance.running.partial import STACKED
-from conformance.running.target import implementations
 from conformance.vectors.case import Array, Case
 
 COUNTED = 12

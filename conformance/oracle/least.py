@@ -1,6 +1,6 @@
 """Less than W and s of an attention output: sums of those parts of them that all heads share one product for.
 
-Each part is one of spec/numerics.md, or less than it; all of them are added up there. What passes these passes W and s.
+Each part is one of spec/bounds.md, or less than it; all of them are added up there. What passes these passes W and s.
 """
 
 from dataclasses import dataclass, replace

@@ -8,9 +8,9 @@ from conformance.oracle.near import Near
 from conformance.oracle.twofold import Twofold
 from conformance.vectors.case import Array
 from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.build import Values, place_of
 from conformance.vectors.generate.oracle import Pair
 from conformance.vectors.generate.problem import Problem
+from conformance.vectors.generate.whole import Values, place_of
 
 Places = tuple[slice, slice]
 

@@ -79,21 +79,10 @@ def call(
         name: lay_out(swapped(target, operation, name, array), memory.get(name))
         for name, array in apart(operation, shaped).items()
     }
-    given: dict[str, Any] = {}
-    for name, array in arrays.items():
-        if memory.get(name) == SHARED:
-            given[name] = given["query"]
-            continue
-        lies_again = memory.get(name) == AGAIN and target.array_type in WRITABLE and previous is not None
-        if lies_again and previous is not None and (found := previous.again(name, array)):
-            arrays[name], given[name] = found
-            if target.array_type == "numpy" or _contents(target, *found)[1] == array.tobytes():
-                continue
-        try:
-            given[name] = target.give(array)
-        except Exception as error:
-            return Answer("wrong", f"{name} could not be made an array of the target's: {first_line(error)}")
-
+    try:
+        given = _given(target, arrays, memory, previous)
+    except UnreadableError as error:
+        return Answer("wrong", str(error))
     if previous is not None:
         previous.keep({name: (array, given[name]) for name, array in arrays.items()})
     before = {name: _contents(target, array, given[name]) for name, array in arrays.items()}
@@ -131,16 +120,54 @@ def call(
     written = [name for name in arrays if _contents(target, arrays[name], given[name]) != before[name]]
     if written:
         return Answer("wrong", f"{', '.join(written)} was written to during the call (IND-5)")
-    if previous is not None:
-        overwritten = previous.changed(target.take)
-        previous.hold(values, {name: swapped(target, operation, name, x) for name, x in outputs.items()})
-        if overwritten:
-            return Answer(
-                "wrong", f"the {overwritten} of the call before was written to: return new arrays (IND-7)"
-            )
+    overwritten = "" if previous is None else _overwritten(target, operation, previous, values, outputs)
+    if overwritten:
+        return Answer(
+            "wrong", f"the {overwritten} of the call before was written to: return new arrays (IND-7)"
+        )
     if target.rank and operation not in SERVING:
         outputs = {name: restored(operation, name, array, inputs) for name, array in outputs.items()}
     return Answer("outputs", outputs=outputs)
+
+
+def _given(
+    target: Target, arrays: dict[str, Array], memory: Mapping[str, str], previous: Previous | None
+) -> dict[str, Any]:
+    """The operands as the target's arrays; one that lies in the memory of the call before replaces its array.
+
+    Raises:
+        UnreadableError: the target makes no array of one.
+    """
+    given: dict[str, Any] = {}
+    for name, array in arrays.items():
+        if memory.get(name) == SHARED:
+            given[name] = given["query"]
+            continue
+        lies_again = memory.get(name) == AGAIN and target.array_type in WRITABLE and previous is not None
+        if lies_again and previous is not None and (found := previous.again(name, array)):
+            arrays[name], given[name] = found
+            if target.array_type == "numpy" or _contents(target, *found)[1] == array.tobytes():
+                continue
+        try:
+            given[name] = target.give(array)
+        except Exception as error:
+            raise UnreadableError(
+                f"{name} could not be made an array of the target's: {first_line(error)}"
+            ) from error
+    return given
+
+
+def _overwritten(
+    target: Target,
+    operation: str,
+    previous: Previous,
+    values: Mapping[str, Any],
+    outputs: Mapping[str, Array],
+) -> str:
+    """The result of the call before that this one wrote to; empty if none. This one is the call before from now on."""
+    found = previous.changed(target.take)
+    previous.hold(values, {name: swapped(target, operation, name, x) for name, x in outputs.items()})
+    return found
 
 
 def _refusal(target: Target, operation: str, names: tuple[str, ...]) -> str:

@@ -1,18 +1,14 @@
 """What the signature of an operation says: how it is called, and which options it takes."""
 
 import inspect
-import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from types import FunctionType, ModuleType
 from typing import Any
 
 from conformance.errors import UsageError
 from conformance.names import (
     BIASES,
     DEFAULT_FEATURES,
-    DTYPES,
-    FEATURES,
     KEYWORDS,
     MHA,
     MHA_VJP,
@@ -21,14 +17,11 @@ from conformance.names import (
     OPTIONS,
     OPTIONS_OF,
     PAGED,
-    POLICIES,
     POSITIONAL,
     REQUIRED,
     SDPA,
     WEIGHTS,
 )
-from conformance.running.answer import ALIGNMENTS
-from conformance.running.batch import RANK
 from conformance.running.nearest import nearest_of
 
 ARRAYS = ("query", "key", "value")
@@ -194,69 +187,6 @@ def _notes(label: str, strange: list[str], parameters: Mapping[str, Parameter]) 
         if parameter.kind is Parameter.VAR_KEYWORD
     ]
     return tuple(notes)
-
-
-ATTRIBUTES = (
-    *("features", "dtypes", "layout", "accuracy", "causal_alignment", "rank", "array_type", "device"),
-    "lse_base",
-    *("asarray", "to_numpy", "name", "version", "based_on"),
-)
-"""What a target says of itself."""
-
-
-SAID: dict[str, Collection[Any]] = {
-    "dtypes": DTYPES,
-    "features": FEATURES,
-    "layout": ("bhld", "blhd"),
-    "accuracy": POLICIES,
-    "causal_alignment": ALIGNMENTS,
-    "rank": (RANK,),
-    "lse_base": (2, "e"),
-    "array_type": ("numpy", "torch", "jax", "array-api-strict"),
-}
-"""Those that a file may say for each function and class in it, and the words of the suite."""
-
-
-def unread(target: Any, label: str) -> tuple[str, ...]:
-    """Attributes of a function that are none of those, though they look like one."""
-    if not isinstance(target, FunctionType):  # others have attributes of their own
-        return ()
-    meant = {name: nearest_of(name.lower(), ATTRIBUTES, 0.75) for name in vars(target)}
-    return tuple(
-        f"{label} has {name}, which is not read (did you mean {close}?)"
-        for name, close in meant.items()
-        if close and name not in ATTRIBUTES
-    )
-
-
-def head_of(target: Any) -> dict[str, Any]:
-    """What the file of a function or class says at its head, and it does not say itself: it is read for it too."""
-    module = sys.modules.get(getattr(target, "__module__", None) or "")
-    if isinstance(target, ModuleType) or module is None:
-        return {}
-    return {
-        name: value
-        for name, words in SAID.items()
-        if not hasattr(target, name) and _of(value := getattr(module, name, None), words)
-    }
-
-
-def head_note(head: Collection[str], label: str) -> tuple[str, ...]:
-    """That something is read from the head of a file."""
-    if not head:
-        return ()
-    return (f"{label} says nothing of {', '.join(head)}: taken from the head of its file",)
-
-
-def _of(value: Any, words: Collection[Any]) -> bool:
-    """Whether a value is such a word, or holds nothing else."""
-    if isinstance(value, str | int):
-        return value in words
-    return (
-        isinstance(value, (list, tuple, set, frozenset))
-        and bool(value)
-        and all(isinstance(each, str) and each in words for each in value)
-    )
 
 
 def _positional(parameters: Iterable[Parameter]) -> list[Parameter]:

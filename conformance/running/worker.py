@@ -18,6 +18,7 @@ from conformance.errors import UsageError
 from conformance.running.answer import Answer, Hello
 from conformance.running.call import call
 from conformance.running.closed import Closed, open_to
+from conformance.running.locating import implementations, reachable
 from conformance.running.orphan import end_with_parent
 from conformance.running.previous import Previous
 from conformance.running.protocol import (
@@ -31,7 +32,7 @@ from conformance.running.protocol import (
     hello_message,
     loads,
 )
-from conformance.running.target import Target, implementations, load, reachable
+from conformance.running.target import Target, load
 from conformance.running.words import first_line
 
 Other = Callable[[Target, Message], Message]

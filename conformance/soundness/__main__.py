@@ -10,8 +10,8 @@ from dataclasses import asdict
 import click
 
 from conformance.errors import UsageError
+from conformance.running.locating import implementations
 from conformance.running.nearest import known
-from conformance.running.target import implementations
 from conformance.soundness.spread import SLOW, trial
 from conformance.soundness.tell import lines, record
 from conformance.soundness.unobservable import lines as rows

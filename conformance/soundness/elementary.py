@@ -1,4 +1,4 @@
-"""exp, log and tanh: NumPy's own, or off by as much as spec/numerics.md promises to admit."""
+"""exp, log and tanh: NumPy's own, or off by as much as spec/bounds.md promises to admit."""
 
 from collections.abc import Callable
 from typing import Any, Literal

@@ -11,8 +11,8 @@ from conformance.defects.defect import Defect
 from conformance.names import DECLARED_FEATURES, FEATURES, OPTION_FEATURES, PROFILES
 from conformance.problems.problem import problems as shipped
 from conformance.problems.problem import read
+from conformance.running.locating import implementations
 from conformance.running.select import in_profile
-from conformance.running.target import implementations
 from conformance.telling.installed import described
 from conformance.telling.report import number_to_json
 from conformance.telling.requirements import named, named_all, read_requirements

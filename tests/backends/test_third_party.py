@@ -8,7 +8,8 @@ import pytest
 
 from conformance import names
 from conformance.errors import UsageError
-from conformance.running.target import implementations, load
+from conformance.running.locating import implementations
+from conformance.running.target import load
 
 pytestmark = pytest.mark.session("third_party")
 

@@ -8,7 +8,8 @@ import matrix
 import pytest
 from matrix import SETTINGS, Outcome, Setting
 
-from conformance.running.target import implementations, load
+from conformance.running.locating import implementations
+from conformance.running.target import load
 
 ROOT = Path(__file__).parents[2]
 FEW = ["--device", "cpu", "-j", "1", "-k", "hand-sized", "--no-diagnose"]

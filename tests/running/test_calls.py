@@ -13,11 +13,12 @@ import pytest
 
 from conformance.errors import UsageError
 from conformance.names import SDPA
-from conformance.running import target
+from conformance.running import locating
 from conformance.running.answer import Answer
 from conformance.running.call import call
+from conformance.running.locating import implementations
 from conformance.running.previous import Previous
-from conformance.running.target import adopt, implementations, load
+from conformance.running.target import adopt, load
 
 Raised = Callable[[BaseException], None]
 
@@ -153,5 +154,5 @@ def test_a_device_is_asked_of_the_target_that_is_named(targets: Path) -> None:
 
 
 def test_a_checkout_that_is_not_installed_has_its_backends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "entry_points", lambda group: [])
+    monkeypatch.setattr(locating, "entry_points", lambda group: [])
     assert implementations()["numpy"] == "backends.numpy_backend"

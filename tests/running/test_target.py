@@ -17,13 +17,14 @@ import pytest
 
 from conformance.errors import UsageError
 from conformance.names import DEFAULT_FEATURES, MHA, OPTION_FEATURES, OPTIONS, SDPA
-from conformance.running import target
+from conformance.running import locating
 from conformance.running.arrays import UnreadableError, take
 from conformance.running.call import call
 from conformance.running.claims import DECLARE
+from conformance.running.locating import implementations
 from conformance.running.process import environment, worker_command
 from conformance.running.protocol import encode, start_message
-from conformance.running.target import adopt, implementations, load
+from conformance.running.target import adopt, load
 
 
 def arrays(**more: Any) -> dict[str, Any]:
@@ -145,7 +146,7 @@ def test_a_backend_without_its_library_says_what_to_install(
     monkeypatch.setitem(sys.modules, library, None)
     (tmp_path / "backend_that_lacks.py").write_text(f"import {library}")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(target, "implementations", lambda: {"b": "backend_that_lacks"})
+    monkeypatch.setattr(locating, "implementations", lambda: {"b": "backend_that_lacks"})
     with pytest.raises(UsageError, match=f"install it with: pip install {library.replace('_', '-')}$"):
         load("b")
 
@@ -155,7 +156,7 @@ def test_what_a_message_says_to_install_is_on_the_index() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
     extras = [line for lines in project["optional-dependencies"].values() for line in lines]
     ours = {re.split("[>=<[]", line)[0] for line in extras} - {project["name"]}
-    assert {name for names in target.PACKAGES.values() for name in names.split()} <= ours
+    assert {name for names in locating.PACKAGES.values() for name in names.split()} <= ours
 
 
 @pytest.mark.parametrize("name", ["struct", "fractions", "numpy", "colorsys"])

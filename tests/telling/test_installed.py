@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from conformance.running.target import implementations
+from conformance.running.locating import implementations
 from conformance.telling.installed import MISSING, described
 
 Called = Callable[..., tuple[int, str, str]]

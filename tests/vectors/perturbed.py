@@ -1,6 +1,6 @@
 """Attention in float64 with an error at every place where a policy admits one, many draws at once.
 
-Written from the list of roundings in spec/numerics.md, not from the bounds: what is rounded, not what it costs.
+Written from the list of roundings in spec/bounds.md, not from the bounds: what is rounded, not what it costs.
 """
 
 import numpy as np

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from conformance.judging.verdict import Row
-from conformance.running.target import implementations
+from conformance.running.locating import implementations
 from conformance.vectors.case import Array, Case
 
 WRITTEN = 200

@@ -192,7 +192,7 @@ def _sums_of_squares(weights: Array, values: Array, centre: Array | None) -> Arr
 def ties(logits: Array, visible: Bools, unit: float) -> Ties:
     """Groups the keys of each row whose weights are too close for a rounding of one unit to tell them apart.
 
-    logits and visible are [rows, kv_len]. A group spans a quarter of the unit (spec/numerics.md).
+    logits and visible are [rows, kv_len]. A group spans a quarter of the unit (spec/bounds.md).
     """
     width = max(unit / 4, FINEST)
     order = np.argsort(np.where(visible, logits, np.inf), axis=-1)  # hidden keys last

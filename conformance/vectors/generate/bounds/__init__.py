@@ -1,4 +1,4 @@
-"""W and s of every output, as spec/numerics.md derives them; the names follow its formulas.
+"""W and s of every output, as spec/bounds.md derives them; the names follow its formulas.
 
 W is a worst-case bound, s the predicted RMS error; both are absolute and per element.
 """

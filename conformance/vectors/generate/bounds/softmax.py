@@ -110,20 +110,76 @@ class Softmax:
         return np.where(least > 0, least, 1.0)
 
 
+@dataclass(frozen=True)
+class _Logits:
+    """Logits of one head on their way to the exponential, [rows, kv_len], and what they may err by then."""
+
+    values: Array
+    worst: Array
+    variance: Array
+
+
 def softmax_of(
     problem: Problem, a: Approximation, policy: Policy, b: int, h: int, query: Operand, key: Operand
 ) -> Softmax:
     """D and T of the exponents of one head."""
     u_a, u_l = policy.accumulation, policy.stored_logits
-    c, d_k = abs(problem.multiplier), problem.d_k
     visible = problem.visible[b, h] & np.isfinite(a.lse[b, h])[:, None] & np.isfinite(a.logits[b, h])
+    scaled = _scaled(problem, a, policy, b, h, query, key)
+    capped, slope, entering = _capped(problem, policy, scaled)
+    found = _biased(policy, capped, finite(problem.bias[b, h])) if problem.has_bias else capped
+    top, lse = (finite(x) for x in (a.top[b, h], a.lse[b, h][:, None]))
+    logits = np.where(visible, found.values, 0.0)
+    depth = np.where(visible, lse - logits, 0.0)  # >= top - logits, with the sink in the top or without
+    worst = (
+        found.worst + 2 * u_a * (np.abs(logits) + np.abs(top)) + u_l * np.abs(depth) + _exponential(policy)
+    )
+    variance = found.variance + (
+        (u_a**2 * (logits**2 + depth**2) + u_l**2 * depth**2 + (2 * u_a) ** 2 + u_l**2) / 3
+    )
+    sink_weight, sink_exponent, sink_variance = _sink(a, policy, b, h, top, lse)
+    return Softmax(
+        weights=np.where(visible, finite(a.weights[b, h]), 0.0),
+        visible=visible,
+        count=np.maximum(visible.sum(axis=-1, keepdims=True), 1).astype(np.float64),
+        exponent=np.where(visible, worst, 0.0),
+        variance=np.where(visible, variance, 0.0),
+        sink_weight=sink_weight,
+        sink_exponent=sink_exponent,
+        sink_variance=sink_variance,
+        slope=slope,
+        entering=entering,
+        drift=np.where(visible, 2 * policy.drift * slope * scaled.values, 0.0),
+        of_scale=np.where(visible, slope * scaled.values, 0.0),
+        key=key.value,
+        query_variance=query.variance + (u_l**2 + policy.operand**2) / 3 * query.value**2,
+        scale=abs(problem.multiplier),
+        top=top,
+        lse=lse,
+        logits=logits,
+        unit=max(u_a, u_l),
+        sum_unit=u_a,
+        weights_unit=max(policy.storage, policy.operand),
+    )
+
+
+def _exponential(policy: Policy) -> float:
+    """u_exp: the exponential itself, stored."""
+    return 4 * policy.accumulation + policy.stored_logits
+
+
+def _scaled(
+    problem: Problem, a: Approximation, policy: Policy, b: int, h: int, query: Operand, key: Operand
+) -> _Logits:
+    """The scaled products of queries and keys."""
+    u_a, u_l = policy.accumulation, policy.stored_logits
+    c, d_k = abs(problem.multiplier), problem.d_k
     q, k = query.value, key.value
-    abs_q, abs_k = np.abs(q), np.abs(k)
     scaled = problem.multiplier * (q @ k.T)
     if problem.softcap is not None:  # where a product is infinite the logit is the cap
         side = np.sign(a.raw[b, h]) * np.sign(problem.multiplier)
         scaled = np.where(np.isinf(a.raw[b, h]), SATURATED * problem.softcap * side, scaled)
-    size = c * abs_q @ abs_k.T
+    size = c * np.abs(q) @ np.abs(k).T
     squares = c**2 * q**2 @ (k**2).T
     worst = (
         _of_operands(c, query, key)
@@ -139,57 +195,46 @@ def softmax_of(
         + (policy.operand**2 + u_l**2) / 3 * squares
         + 2 * u_l**2 / 3 * scaled**2
     )
-    logits, slope, entering = scaled, np.ones_like(scaled), worst
-    if problem.softcap is not None:
-        cap = problem.softcap
-        logits = cap * np.tanh(scaled / cap)
-        slope = 1 - np.tanh(scaled / cap) ** 2
-        entering = worst + (u_l + 2 * u_a) * np.abs(scaled)
-        steepest = 1 - np.tanh(np.maximum(np.abs(scaled) - entering, 0.0) / cap) ** 2
-        worst = steepest * entering + (8 * u_a + 2 * u_l) * np.abs(logits)
-        variance = (
-            slope**2 * (variance + u_l**2 / 3 * scaled**2) + ((4 * u_a) ** 2 / 3 + 2 * u_l**2 / 3) * logits**2
-        )
-    if problem.has_bias:
-        bias = finite(problem.bias[b, h])
-        logits = logits + bias
-        worst = worst + (u_l + u_a) * np.abs(logits) + u_l * np.abs(bias)
-        variance = variance + u_l**2 / 3 * logits**2
-    top, lse = (finite(x) for x in (a.top[b, h], a.lse[b, h][:, None]))
-    logits = np.where(visible, logits, 0.0)
-    depth = np.where(visible, lse - logits, 0.0)  # >= top - logits, with the sink in the top or without
-    exponential = 4 * u_a + u_l  # u_exp: the exponential itself, stored
-    worst = worst + 2 * u_a * (np.abs(logits) + np.abs(top)) + u_l * np.abs(depth) + exponential
-    variance = variance + (u_a**2 * (logits**2 + depth**2) + u_l**2 * depth**2 + (2 * u_a) ** 2 + u_l**2) / 3
-    sink_weight, sink_exponent, sink_variance = np.zeros_like(top), np.zeros_like(top), np.zeros_like(top)
-    if a.sinks is not None and np.isfinite(a.sinks[h]):
-        sink = float(a.sinks[h])
-        counted = np.isfinite(a.lse[b, h])[:, None]  # of an empty row the sink is all there is
-        sink_weight = np.where(counted, np.exp(np.minimum(sink - lse, 0.0)), 0.0)
-        sink_exponent = 2 * u_a * (abs(sink) + np.abs(top)) + u_l * np.abs(lse - sink) + exponential
-        sink_variance = (u_l**2 * (lse - sink) ** 2 + u_a**2 * sink**2 + (2 * u_a) ** 2 + u_l**2) / 3
-    return Softmax(
-        weights=np.where(visible, finite(a.weights[b, h]), 0.0),
-        visible=visible,
-        count=np.maximum(visible.sum(axis=-1, keepdims=True), 1).astype(np.float64),
-        exponent=np.where(visible, worst, 0.0),
-        variance=np.where(visible, variance, 0.0),
-        sink_weight=sink_weight,
-        sink_exponent=sink_exponent,
-        sink_variance=sink_variance,
-        slope=slope,
-        entering=entering,
-        drift=np.where(visible, 2 * policy.drift * slope * scaled, 0.0),
-        of_scale=np.where(visible, slope * scaled, 0.0),
-        key=k,
-        query_variance=query.variance + (u_l**2 + policy.operand**2) / 3 * q**2,
-        scale=c,
-        top=top,
-        lse=lse,
-        logits=logits,
-        unit=max(u_a, u_l),
-        sum_unit=u_a,
-        weights_unit=max(policy.storage, policy.operand),
+    return _Logits(scaled, worst, variance)
+
+
+def _capped(problem: Problem, policy: Policy, scaled: _Logits) -> tuple[_Logits, Array, Array]:
+    """The logits after the softcap, its slope, and the bound on what enters it."""
+    x, cap = scaled.values, problem.softcap
+    if cap is None:
+        return scaled, np.ones_like(x), scaled.worst
+    u_a, u_l = policy.accumulation, policy.stored_logits
+    logits = cap * np.tanh(x / cap)
+    slope = 1 - np.tanh(x / cap) ** 2
+    entering = scaled.worst + (u_l + 2 * u_a) * np.abs(x)
+    steepest = 1 - np.tanh(np.maximum(np.abs(x) - entering, 0.0) / cap) ** 2
+    worst = steepest * entering + (8 * u_a + 2 * u_l) * np.abs(logits)
+    variance = (
+        slope**2 * (scaled.variance + u_l**2 / 3 * x**2) + ((4 * u_a) ** 2 / 3 + 2 * u_l**2 / 3) * logits**2
+    )
+    return _Logits(logits, worst, variance), slope, entering
+
+
+def _biased(policy: Policy, capped: _Logits, bias: Array) -> _Logits:
+    """The logits with the bias added."""
+    u_a, u_l = policy.accumulation, policy.stored_logits
+    logits = capped.values + bias
+    worst = capped.worst + (u_l + u_a) * np.abs(logits) + u_l * np.abs(bias)
+    return _Logits(logits, worst, capped.variance + u_l**2 / 3 * logits**2)
+
+
+def _sink(
+    a: Approximation, policy: Policy, b: int, h: int, top: Array, lse: Array
+) -> tuple[Array, Array, Array]:
+    """Weight, T and variance of a head's sink, [rows, 1]; zero without one."""
+    if a.sinks is None or not np.isfinite(a.sinks[h]):
+        return np.zeros_like(top), np.zeros_like(top), np.zeros_like(top)
+    u_a, u_l, sink = policy.accumulation, policy.stored_logits, float(a.sinks[h])
+    counted = np.isfinite(a.lse[b, h])[:, None]  # of an empty row the sink is all there is
+    return (
+        np.where(counted, np.exp(np.minimum(sink - lse, 0.0)), 0.0),
+        2 * u_a * (abs(sink) + np.abs(top)) + u_l * np.abs(lse - sink) + _exponential(policy),
+        (u_l**2 * (lse - sink) ** 2 + u_a**2 * sink**2 + (2 * u_a) ** 2 + u_l**2) / 3,
     )
 
 

@@ -1,4 +1,4 @@
-"""What errors of the logits that are too large to be linear add to s of every gradient (spec/numerics.md)."""
+"""What errors of the logits that are too large to be linear add to s of every gradient (spec/bounds.md)."""
 
 from dataclasses import dataclass
 

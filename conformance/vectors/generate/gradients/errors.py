@@ -1,4 +1,4 @@
-"""Worst-case errors of one head's gradients, as spec/numerics.md derives them; the names follow its formulas."""
+"""Worst-case errors of one head's gradients, as spec/bounds.md derives them; the names follow its formulas."""
 
 from dataclasses import dataclass
 

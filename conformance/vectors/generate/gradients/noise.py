@@ -117,7 +117,7 @@ class Noise:
 
     @staticmethod
     def _of_sum(count: Array | float, squares: Array, total: Array, partial: Array) -> Array:
-        """The largest error of a uniform one with the RMS of an n-term sum (spec/numerics.md)."""
+        """The largest error of a uniform one with the RMS of an n-term sum (spec/bounds.md)."""
         return np.sqrt(3.0 * sum_variance(1.0, count, squares, total, partial))
 
     def holds(self, x: npt.NDArray[np.float64]) -> bool:

@@ -1,6 +1,7 @@
 """Forward and backward once more in float64, with a rounding drawn at every site that a policy may round."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,6 +11,42 @@ from conformance.vectors.generate.problem import Array, Bools, Problem, finite
 from conformance.vectors.generate.sums import Alike, alike_in_all, sum_coherence
 
 _T = (-1, -2)
+
+
+@dataclass(frozen=True)
+class _Site:
+    """What every step of one simulation reads."""
+
+    problem: Problem
+    a: Approximation
+    noise: Noise
+    coherence: Array  # of sums over the keys of a row, [B, H, rows, 1]
+    alike: Alike | None
+    given: dict[str, Array]  # the operands, finite, [1, B, ...]
+    exact: dict[str, bool]  # whether a matmul operand under the policy holds one
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """The forward pass by query head, rounded."""
+
+    query: Array  # [draws, B, H, rows, d_k]
+    key: Array  # [draws, B, H, kv_len, d_k]
+    value: Array  # [draws, B, H, kv_len, d_v]
+    weights: Array  # [draws, B, H, rows, kv_len]
+    sink: Array  # its weight, [draws, B, H, rows]
+    slope: Array  # 1 - tanh^2 of the softcap, [draws, B, H, rows, kv_len]
+    stored: Array  # the output, [draws, B, H, rows, d_v]
+    held: bool  # whether the value is exact
+
+
+@dataclass(frozen=True)
+class _Cotangent:
+    """That of the output of each head."""
+
+    head: Array  # [draws, B, H, rows, d_v]
+    held: bool  # whether it is exact
+    equal: Alike | None  # elements that are the same, as where the outputs are summed up
 
 
 def simulate(
@@ -31,9 +68,34 @@ def simulate(
     """
     given = {name: finite(x)[None] for name, x in problem.inputs.items()}
     exact = {name: noise.holds(x[0]) for name, x in given.items()}
-    query, key, value = (_heads(problem, noise, given, exact, name) for name in ("query", "key", "value"))
+    site = _Site(problem, a, noise, coherence, alike, given, exact)
+    # each step draws its roundings, so that their order is part of the result
+    forward = _forward(site)
+    cotangent = _cotangent(site)
+    d_logits, delta = _of_logits(site, forward, cotangent, from_output)
+    d_scores = _of_scores(site, forward, d_logits)
+    d_query = noise.store(noise.eager(noise.product(d_scores, forward.key)))
+    if of_query and not problem.layer:
+        return {"query": d_query}
+    d_key, d_value = _of_keys(site, forward, cotangent, d_scores)
+    found = {"query": d_query, "key": d_key, "value": d_value}
+    if problem.has_bias:
+        found["attn_bias"] = noise.store(_to_bias(problem, noise, d_logits, bias_shape))
+    if a.sinks is not None:
+        shares = noise.eager(noise.compute(-forward.sink * delta[..., 0], 3.0))
+        shares = noise.eager(noise.total(shares, (2,)))
+        found["sinks"] = noise.store(_together(noise, shares, 0, len(problem.rows)))
+    return _of_layer(site, forward, found) if problem.layer else found
+
+
+def _forward(site: _Site) -> _Forward:
+    """The forward pass; the weights are those that the backward pass computes again from the lse."""
+    problem, a, noise, alike, coherence = site.problem, site.a, site.noise, site.alike, site.coherence
+    query, key, value = (
+        _heads(problem, noise, site.given, site.exact, name) for name in ("query", "key", "value")
+    )
     # query and key are not exact once one of them is scaled
-    held = not problem.layer and exact["value"] and exact.get("past_value", True)
+    held = not problem.layer and site.exact["value"] and site.exact.get("past_value", True)
     weights, sink, slope = _softmax(problem, a, noise, query, key, alike, coherence)
     # the logits of the stored output and those of the gradients may come from two passes
     again = weights
@@ -42,26 +104,43 @@ def simulate(
     recomputed = _recomputed(noise, a)
     weights, sink = weights * recomputed, sink * recomputed[..., 0]
     output = noise.product(noise.store(again, alike), value, (False, held), (alike, None), coherence)
-    stored = noise.store(output)
+    return _Forward(query, key, value, weights, sink, slope, noise.store(output), held)
 
+
+def _cotangent(site: _Site) -> _Cotangent:
+    """The cotangent of each head's output: of a layer, through the output projection."""
+    noise, given, exact = site.noise, site.given, site.exact
     cotangent = given["grad_output"]
-    head, held_head = cotangent, exact["grad_output"]
-    if problem.layer:
-        w_o = given["w_o"].swapaxes(*_T)[:, None]
-        head = noise.product(cotangent[:, :, None], w_o, (exact["grad_output"], exact["w_o"]))
-        held_head = False
-    equal = _equal_rows(cotangent[0], head.shape[1:])  # as where the outputs are summed up
-    head = noise.store(head, equal) if problem.layer else head
-    products = noise.eager(noise.product(head, value.swapaxes(*_T), (held_head, held), (equal, None)))
-    products = np.where(problem.visible, products, 0.0)
+    if not site.problem.layer:
+        return _Cotangent(cotangent, exact["grad_output"], _equal_rows(cotangent[0], cotangent.shape[1:]))
+    w_o = given["w_o"].swapaxes(*_T)[:, None]
+    head = noise.product(cotangent[:, :, None], w_o, (exact["grad_output"], exact["w_o"]))
+    equal = _equal_rows(cotangent[0], head.shape[1:])
+    return _Cotangent(noise.store(head, equal), False, equal)
+
+
+def _of_logits(
+    site: _Site, forward: _Forward, cotangent: _Cotangent, from_output: bool
+) -> tuple[Array, Array]:
+    """The gradient of the logits, [draws, B, H, rows, kv_len], and Delta less that of the lse, [..., 1]."""
+    noise, weights = site.noise, forward.weights
+    products = noise.eager(
+        noise.product(
+            cotangent.head,
+            forward.value.swapaxes(*_T),
+            (cotangent.held, forward.held),
+            (cotangent.equal, None),
+        )
+    )
+    products = np.where(site.problem.visible, products, 0.0)
     if from_output:
-        delta = noise.total(head * stored, (3,))[..., None]
+        delta = noise.total(cotangent.head * forward.stored, (3,))[..., None]
     else:
-        delta = noise.total(noise.eager(weights * products), (3,), coherence[..., 0])
+        delta = noise.total(noise.eager(weights * products), (3,), site.coherence[..., 0])
         delta = noise.eager(delta)[..., None]
     apart_from = [weights * products, weights * delta]
-    if "grad_lse" in given:
-        of_lse = noise.eager(np.where(np.isfinite(a.lse), given["grad_lse"], 0.0)[..., None])
+    if "grad_lse" in site.given:
+        of_lse = noise.eager(np.where(np.isfinite(site.a.lse), site.given["grad_lse"], 0.0)[..., None])
         apart_from.append(weights * of_lse)
         delta = noise.eager(noise.compute(delta - of_lse))
     d_logits = noise.eager(noise.eager(weights * noise.eager(products - delta)))
@@ -70,37 +149,42 @@ def simulate(
     sizes: Array = np.abs(apart_from[0])
     for apart in apart_from[1:]:
         sizes = sizes + np.abs(apart)
-    d_logits = noise.shift(d_logits, sizes)
-    d_logits = noise.store(d_logits)
-    d_scores = d_logits if problem.softcap is None else noise.eager(noise.eager(d_logits * slope))
-    d_scores = noise.eager(noise.compute(d_scores * problem.multiplier, 2.0))
+    return noise.store(noise.shift(d_logits, sizes)), delta
 
+
+def _of_scores(site: _Site, forward: _Forward, d_logits: Array) -> Array:
+    """The gradient of the products of queries and keys, from that of the logits."""
+    noise, problem = site.noise, site.problem
+    d_scores = d_logits if problem.softcap is None else noise.eager(noise.eager(d_logits * forward.slope))
+    return noise.eager(noise.compute(d_scores * problem.multiplier, 2.0))
+
+
+def _of_keys(site: _Site, forward: _Forward, cotangent: _Cotangent, d_scores: Array) -> tuple[Array, Array]:
+    """The gradients of the keys and values that are no past, summed over the heads of each group."""
+    noise, problem, alike = site.noise, site.problem, site.alike
     new = slice(problem.kv_len - problem.inputs["key"].shape[-2], None)
-    d_query = noise.store(noise.eager(noise.product(d_scores, key)))
-    if of_query and not problem.layer:
-        return {"query": d_query}
     of_head = noise.of_heads if problem.group > 1 else noise.eager
-    d_key = of_head(noise.product(d_scores.swapaxes(*_T), query))
+    d_key = of_head(noise.product(d_scores.swapaxes(*_T), forward.query))
     transposed = None if alike is None else alike.transposed
-    kept = noise.store(weights, alike).swapaxes(*_T)
-    d_value = of_head(noise.product(kept, head, (False, held_head), (transposed, equal)))
+    kept = noise.store(forward.weights, alike).swapaxes(*_T)
+    exact = (False, cotangent.held)
+    d_value = of_head(noise.product(kept, cotangent.head, exact, (transposed, cotangent.equal)))
     d_key, d_value = (noise.store(_grouped(problem, noise, x))[:, :, :, new] for x in (d_key, d_value))
-    found = {"query": d_query, "key": d_key, "value": d_value}
-    if problem.has_bias:
-        found["attn_bias"] = noise.store(_to_bias(problem, noise, d_logits, bias_shape))
-    if a.sinks is not None:
-        shares = noise.eager(noise.compute(-sink * delta[..., 0], 3.0))
-        shares = noise.eager(noise.total(shares, (2,)))
-        found["sinks"] = noise.store(_together(noise, shares, 0, len(problem.rows)))
-    if problem.layer:
-        for name, gradient in (("query", d_query), ("key", d_key), ("value", d_value)):
-            found |= _projected(noise, given, exact, name, gradient)
-        z, g = stored.swapaxes(*_T), cotangent[:, :, None]
-        parts = noise.eager(noise.product(z, g, (False, exact["grad_output"])))
-        found["w_o"] = noise.store(_together(noise, parts, 0, z.shape[-1]))
-        if "b_o" in given:
-            tokens = noise.eager(noise.total(cotangent, (1,)))
-            found["b_o"] = noise.store(_together(noise, tokens, 0, cotangent.shape[2]))
+    return d_key, d_value
+
+
+def _of_layer(site: _Site, forward: _Forward, of_heads: dict[str, Array]) -> dict[str, Array]:
+    """The gradients of a layer, from those of the operands of its heads."""
+    noise, given, exact = site.noise, site.given, site.exact
+    found = dict(of_heads)
+    for name in ("query", "key", "value"):
+        found |= _projected(noise, given, exact, name, of_heads[name])
+    z, cotangent = forward.stored.swapaxes(*_T), given["grad_output"]
+    parts = noise.eager(noise.product(z, cotangent[:, :, None], (False, exact["grad_output"])))
+    found["w_o"] = noise.store(_together(noise, parts, 0, z.shape[-1]))
+    if "b_o" in given:
+        tokens = noise.eager(noise.total(cotangent, (1,)))
+        found["b_o"] = noise.store(_together(noise, tokens, 0, cotangent.shape[2]))
     return found
 
 
