@@ -138,9 +138,7 @@ def numbers(reduction: Reduction) -> tuple[list[str], list[str]]:
         if (words := SHAPED.get(r.family(name)[0])) is not None
     ]
     if found or r.layer or r.operation in (APPEND, MERGE):
-        far = r.operation == MERGE and key[0] in "On" and int(key[1:] or 0) > 2
-        near = far and (reduction.fails(r.made_of("key", "n0")) or reduction.fails(r.made_of("key", "n1")))
-        return [*found, *(["lses far from zero"] if far and not near else [])], []
+        return found + (["lses far from zero"] if _only_far(reduction) else []), []
     if {query, key} <= {ZEROS}:
         scattered = [
             replace(r.made_of("query", f).made_of("key", f), stream=r.stream) for f in ("S", "n0", "i")
@@ -153,6 +151,15 @@ def numbers(reduction: Reduction) -> tuple[list[str], list[str]]:
     if signs == [True, False]:
         return ["logits above zero"], []
     return (["logits below zero"], []) if signs == [False, True] else ([], [])
+
+
+def _only_far(reduction: Reduction) -> bool:
+    """Whether partial results have to have lses far from zero."""
+    r = reduction.now
+    kind, power = r.family("key")[0], r.family("key")[1:]
+    if r.operation != MERGE or kind not in "On" or int(power or 0) <= 2:
+        return False
+    return not any(reduction.fails(r.made_of("key", near)) for near in ("n0", "n1", "n2"))
 
 
 def _optional(name: str, r: Recipe) -> bool:
