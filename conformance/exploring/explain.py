@@ -7,6 +7,7 @@ from conformance.exploring import smaller
 from conformance.exploring.boundary import condition
 from conformance.exploring.earlier import SAME, SHAPE
 from conformance.exploring.entries import MANY
+from conformance.exploring.laid import SAME_LAYOUT
 from conformance.exploring.numbers import ZEROS
 from conformance.exploring.recipe import NUMBERS, Recipe
 from conformance.exploring.reduce import Reduction
@@ -260,11 +261,14 @@ def _size(reduction: Reduction, name: str, r: Recipe, room: Callable[[Recipe], b
         most = MANY  # of more some are judged, and not for certain the one whose number is changed
     if name == "d_k" and any(r.family(each)[0] == "p" for each in ("query", "key")):
         most = 4  # the usual scale makes far logits of wider heads less far
-    found = condition(size_of(r, name), fails, ASKS.get(name, FEW), most)
+    least = size_of(r, name)
+    if r.served and least > 1 and fails(1):  # which was right with these numbers alone
+        least = 1
+    found = condition(least, fails, ASKS.get(name, FEW), most)
     return f"{label} {found}" if found else found
 
 
 def _otherwise(r: Recipe) -> Recipe:
     """The same call with other numbers of the same kind."""
     plain = {name: family for name, family in r.data if family[0] in "pltcf"}
-    return replace(r, data=tuple(sorted(plain.items())), stream=r.stream + 1)
+    return replace(r, data=tuple(sorted(plain.items())), stream=r.stream + (SAME_LAYOUT if r.served else 1))

@@ -39,6 +39,8 @@ COVERS = {
     (APPEND, "p"): "PAGE-7", (APPEND, "e"): "PAGE-8", (MERGE, "e"): "MERGE-4", (MERGE, "a"): "MERGE-4",
 }  # fmt: skip
 """Operation and letter -> the requirement that it is about."""
+SAME_LAYOUT = 30
+"""Streams so far apart share pages, count spare rows and hold whole numbers alike."""
 OTHER = 3.0
 """What stands where nobody reads, unless it is NaN."""
 HUGE = 2**31 - 1

@@ -235,7 +235,7 @@ def failure(report: Report) -> Row:
 
 REDUCED = {
     "one_table_for_all": (PAGED, 2, ("batch entries 2 or more", "q_len 1")),
-    "shared_page_once": (PAGED, 2, ("a page in several places",)),
+    "shared_page_once": (PAGED, 2, ("a page in several places, batch entries 2 or more; ",)),
     "empty_part_is_nan": (PACKED, 0, ("sinks", "the keys of a part 0")),
     "two_at_a_time": (MERGE, 3, ("partial results 3 or more",)),
 }
