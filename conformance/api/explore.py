@@ -23,7 +23,7 @@ from conformance.exploring.search import Event, Found, Judged, Tally, examine
 from conformance.exploring.search import explore as searched
 from conformance.exploring.trial import Trials
 from conformance.judging.verdict import Row
-from conformance.names import DENSE, DTYPES, OPERATIONS
+from conformance.names import DENSE, DTYPES, OPERATION_FEATURES, OPERATIONS, PAGED
 from conformance.running.answer import Hello
 from conformance.running.baseline import read_baseline
 from conformance.running.isolated import Isolated
@@ -227,14 +227,24 @@ class Exploration:
         drawn = DENSE if self.wanted.large else OPERATIONS
         operations = tuple(o for o in hello.operations if selection.operation in (None, o) and o in drawn)
         wanted = frozenset(selection.features)
-        if not operations or not dtypes:
+        if selection.operation in hello.operations and not operations:
             raise UsageError(
-                f"{source} has no operation that explore draws"
-                f"{' at --size large' if self.wanted.large else ''}: it draws {', '.join(drawn)}"
+                f"--op {selection.operation} is not drawn at --size large: leave --size out, or give one of "
+                f"{', '.join(drawn)}"
             )
         if wanted and not wanted & set(hello.features):
             raise UsageError(
                 f"{source} does not support {', '.join(sorted(wanted))}: nothing is left to draw"
+            )
+        if wanted and wanted <= set(OPERATION_FEATURES.values()):  # no other operation has them
+            operations = tuple(
+                o for o in operations
+                if OPERATION_FEATURES.get(o) in wanted or (o == PAGED and "append" in wanted)
+            )  # fmt: skip
+        if not operations or not dtypes:
+            raise UsageError(
+                f"{source} has no operation that explore draws"
+                f"{' at --size large' if self.wanted.large else ''}: it draws {', '.join(drawn)}"
             )
         claims = Claims(operations, frozenset(hello.features), dtypes, self.wanted.size, wanted)
         if self.wanted.large:

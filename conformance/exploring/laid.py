@@ -16,7 +16,7 @@ from conformance.names import APPEND, LATENT, MERGE, PACKED, PAGED
 from conformance.vectors.case import Array
 
 UNUSUAL = {
-    PACKED: {"u": "rows that belong to no part"},
+    PACKED: {"u": "rows that belong to no part", "n": "a part whose values are NaN"},
     PAGED: {
         "p": "pages in no order",
         "s": "a page in several places",
@@ -33,11 +33,14 @@ UNUSUAL = {
 }
 """Operation -> letter -> what is meant."""
 COVERS = {
-    (PACKED, "u"): "PACK-5", (PAGED, "p"): "PAGE-1", (PAGED, "s"): "PAGE-3", (PAGED, "e"): "PAGE-8",
+    (PACKED, "u"): "PACK-5", (PACKED, "n"): "PACK-1",
+    (PAGED, "p"): "PAGE-1", (PAGED, "s"): "PAGE-3", (PAGED, "e"): "PAGE-8",
     **dict.fromkeys(((PAGED, letter) for letter in "uxmoh"), "PAGE-2"),
     (APPEND, "p"): "PAGE-7", (APPEND, "e"): "PAGE-8", (MERGE, "e"): "MERGE-4", (MERGE, "a"): "MERGE-4",
 }  # fmt: skip
 """Operation and letter -> the requirement that it is about."""
+SAME_LAYOUT = 30
+"""Streams so far apart share pages, count spare rows and hold whole numbers alike."""
 OTHER = 3.0
 """What stands where nobody reads, unless it is NaN."""
 HUGE = 2**31 - 1
@@ -47,6 +50,7 @@ EMPTY = 30
 
 def dense_shapes(r: Recipe) -> dict[str, tuple[int, ...]]:
     """The shapes of the operands that are laid out: those of a call of attention, as far as there is one."""
+    shapes: dict[str, tuple[int, ...]]
     if r.operation == APPEND:
         shapes = {"key": (r.groups, r.slots, r.d_k), "value": (r.groups, r.slots, r.d_v)}
         return shapes | {"new_key": (r.groups, r.q_len, r.d_k), "new_value": (r.groups, r.q_len, r.d_v)}
@@ -107,6 +111,9 @@ def _packed(r: Recipe, dense: Mapping[str, Array]) -> dict[str, Array]:
 
     def joined(name: str, counts: Array, spare: int) -> Array:
         array = dense[name]  # [n, H or G, length, d]
+        if name == "value" and "n" in r.layout and len(array):
+            array = array.copy()
+            array[r.stream % len(array)] = np.nan
         behind = np.full((array.shape[1], spare, array.shape[3]), _unread(r))
         return np.concatenate(
             [*(x[:, :count] for x, count in zip(array, counts, strict=True)), behind], axis=1

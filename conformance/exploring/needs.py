@@ -1,6 +1,7 @@
 """The features that a drawn call needs."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from conformance.exploring.arrays import bias, mask, spans, visible
 from conformance.exploring.laid import hollow, rows_there
@@ -58,8 +59,9 @@ def _sees(r: Recipe) -> Array:
     if r.mask or r.segments or r.bias.endswith("-y"):
         given = {"mask": mask(r)} if r.mask else {}
         given |= {"attn_bias": bias(r)} if r.bias else {}
-        seen: Array = visible(r, given).any(axis=-1).all(axis=1)
-        return seen
+        seen: Any = visible(r, given).any(axis=-1)  # [B, H or 1, q_len]
+        every: Array = seen.all(axis=1)
+        return every
     first, end = spans(r)
     some: Array = first < end
     return some

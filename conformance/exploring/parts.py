@@ -5,7 +5,7 @@ from typing import Any
 
 from conformance.exploring.counts import lengths, queries
 from conformance.exploring.laid import UNUSUAL
-from conformance.exploring.recipe import EVERY, EXPLICIT, Recipe
+from conformance.exploring.recipe import EVERY, EXPLICIT, Numbers, Recipe
 from conformance.names import PACKED, PAGED
 
 FEWER_QUERIES = "a part with fewer queries"
@@ -69,11 +69,11 @@ def turned(r: Recipe) -> Recipe:
     """A call of the same shapes whose parts or entries have each other's counts, and whose pages lie otherwise."""
     if r.operation not in (PACKED, PAGED):
         return r
-    found = r
-    for name in ("lengths", "queries"):
-        counts = getattr(r, name)
-        if isinstance(counts, tuple) and counts:
-            found = replace(found, **{name: (*counts[1:], counts[0])})
+    found = replace(r, lengths=_moved_on(r.lengths), queries=_moved_on(r.queries))
     if r.operation == PAGED and "p" not in r.layout:
         found = replace(found, layout=f"p{r.layout}")
     return at_the_end(found) if tied(r) else found
+
+
+def _moved_on(counts: Numbers | None) -> Numbers | None:
+    return (*counts[1:], *counts[:1]) if isinstance(counts, tuple) else counts

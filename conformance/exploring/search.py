@@ -10,6 +10,7 @@ from conformance.exploring.draw import Claims, draw
 from conformance.exploring.earlier import SAME, SHAPE
 from conformance.exploring.explain import CALLS as EXPLAINING
 from conformance.exploring.explain import Needs, applies, explain, resized, size_of
+from conformance.exploring.laid import SAME_LAYOUT
 from conformance.exploring.needs import needs
 from conformance.exploring.recipe import Recipe, numbers_of, token
 from conformance.exploring.reduce import CALLS, Reduction
@@ -201,7 +202,8 @@ def varied(recipe: Recipe) -> list[Recipe]:
     if recipe.lengths is None and recipe.offset is None:
         longer = smaller.mended(replace(wide, q_len=max(wide.q_len, 3), kv_len=max(wide.kv_len, 5)))
     every = dict.fromkeys((wide, recipe, longer))
-    return [replace(each, data=(), stream=stream) for stream in (1, 2) for each in every]
+    streams = [recipe.stream + n * SAME_LAYOUT for n in (1, 2)] if recipe.served else [1, 2]
+    return [replace(each, data=(), stream=stream) for stream in streams for each in every]
 
 
 def evidence(reduction: Reduction, reduced: Tried) -> tuple[Tried, ...]:

@@ -17,6 +17,8 @@ PARTS = (1, 2, 2, 3, 4, 5, 8, 16, 33)
 ROWS = ((576, 512), (576, 512), (320, 256), (80, 64), (72, 64), (40, 32))
 """Width of latent rows, and of the values in it, of models in use and smaller."""
 NARROW = ((5, 4), (3, 2), (6, 4), (4, 4), (9, 1), (24, 16))
+OFTEN = {"p": 65, "n": 15}
+"""How many of a hundred calls have something unusual in how they lie, where it is not a third."""
 LSES = ("n0", "n1", "n3", "n5", "n7", "n9", "f0", "f2", "i", "l")
 """Families of the lses of partial results: from next to each other to far apart, on both sides of zero."""
 EXPLICIT = 5
@@ -45,7 +47,7 @@ def shaped(r: Recipe, small: bool, dice: Dice) -> Recipe:
 
 def placed(r: Recipe, claimed: frozenset[str], dice: Dice) -> Recipe:
     """Pages, parts, and what is unusual in how they lie."""
-    layout = "".join(letter for letter in UNUSUAL[r.operation] if dice.chance(35))
+    layout = "".join(letter for letter in UNUSUAL[r.operation] if dice.chance(OFTEN.get(letter, 35)))
     behind = [letter for letter in layout if letter in "moh"]
     layout = "".join(x for x in layout if x not in behind[1:])
     if r.operation in (PAGED, APPEND):

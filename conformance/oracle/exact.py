@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import flint
@@ -15,22 +16,27 @@ from conformance.vectors.generate.problem import Problem, part
 
 BITS = 110
 """Significant bits that are enough: hi and lo have 106."""
-NOTHING = flint.arb((1, -300))
-"""A number below it counts as zero, which a ball around zero never shows to be."""
+NOTHING = flint.arb((1, -1100))
+"""A number below it counts as zero, which a ball around zero never shows to be: no dtype holds any."""
+SMALL = flint.arb((1, -300))
+"""The same of a gradient where its ball holds zero: there are many, and each takes more bits."""
 
 Place = tuple[int, ...]
 
 
-def closely(ball: Any) -> tuple[float, float]:
+def closely(ball: Any, gradient: bool = False) -> tuple[float, float]:
     """Hi and lo of a ball that is narrow, wherever the borders of the dtypes lie."""
     if not ball.is_finite():
         raise UndecidedError
     if ball.rel_accuracy_bits() < BITS and not ball.is_exact():
-        if bool(abs(ball) < NOTHING):
+        if bool(abs(ball) < NOTHING) or (gradient and bool(abs(ball) < SMALL) and ball.contains(0)):
             return 0.0, 0.0
         raise UndecidedError
     hi = float(ball.mid())
     return hi, float((ball - flint.arb(hi)).mid())
+
+
+_of_gradient = partial(closely, gradient=True)
 
 
 def elements(problem: Problem, name: str, places: Iterable[Place]) -> dict[Place, tuple[float, float]]:
@@ -125,7 +131,7 @@ def _golden(problem: Problem, name: str) -> Pair:
 def gradient_row(problem: Problem, row: Place) -> Pair:
     """The gradient of the query of one row (entry, head, row) of the operation without projections."""
     one = of_head(part(problem, slice(row[0], row[0] + 1), slice(row[2], row[2] + 1)), row[1])
-    hi, lo = golden_gradients(replace(one, batch=(1,)), approximate(one), (1, 1), ("query",), closely)[
+    hi, lo = golden_gradients(replace(one, batch=(1,)), approximate(one), (1, 1), ("query",), _of_gradient)[
         "query"
     ]
     return hi[0, 0, 0], lo[0, 0, 0]
@@ -133,4 +139,4 @@ def gradient_row(problem: Problem, row: Place) -> Pair:
 
 def every_gradient(problem: Problem, bias_shape: tuple[int, ...], wanted: tuple[str, ...]) -> dict[str, Pair]:
     """Hi and lo of every gradient."""
-    return golden_gradients(problem, approximate(problem), bias_shape, wanted, closely)
+    return golden_gradients(problem, approximate(problem), bias_shape, wanted, _of_gradient)

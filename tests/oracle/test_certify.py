@@ -1,12 +1,15 @@
 """Two tiers: a first one that is wrong is stopped by the second, and reports nothing of the target."""
 
+import flint
 import numpy as np
 import pytest
 from judged_calls import attention, operands
 
 from conformance.names import SDPA, SDPA_VJP
 from conformance.oracle import WrongOracleError, certify
+from conformance.oracle.exact import closely
 from conformance.oracle.tiers import First
+from conformance.vectors.generate.balls import UndecidedError
 
 
 class Wrong(First):
@@ -121,3 +124,14 @@ def test_numbers_that_the_dtype_does_not_hold_are_refused():
     inputs = operands("certify/exact") | {"key": np.full((2, 3, 7, 4), 0.1)}
     with pytest.raises(ValueError, match="key has numbers that float32 does not hold"):
         certify(SDPA, inputs, {}, "float32")
+
+
+def test_a_small_number_is_no_zero():
+    """A weight of e^-231 may decide an output of float64: more bits are asked for, and no zero is taken for it."""
+    small = flint.arb(9.5280681889942e-101, 3.79e-115)
+    around = flint.arb(0, 1e-200)
+    for ball, gradient in ((small, False), (small, True), (around, False)):
+        with pytest.raises(UndecidedError):
+            closely(ball, gradient)
+    assert closely(around, gradient=True) == (0.0, 0.0)
+    assert closely(flint.arb((1, -1200)) * flint.arb(0, 1)) == (0.0, 0.0)
