@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.beside import given, read_bias
+from conformance.defects.bank.beside import free, given, read_bias
 from conformance.defects.bank.kernel_paths import OF_BFLOAT16, OF_FLOAT16, OTHERS
 from conformance.defects.bank.ways import after, back, dropped, only
 from conformance.defects.call import Call
@@ -183,8 +183,9 @@ ROWS: tuple[Row, ...] = (
      "Where query, key and value are one array, a fused path has no causality.", ("MASK-6", "IND-2"), ("is_causal",),
      _self, dropped("is_causal"), OF_FLOAT16),
     ("path-layer-offsets-restart-in-block",
-     "With an offset for each batch entry, queries are counted from the first one of their block of 64.",
-     ("MASK-8", "MASK-6"), ("is_causal", "q_offset"), lambda c: c.layer and np.ndim(c.q_offset) > 0,
+     "With an offset for each batch entry, and no bias, cap or sink, queries are counted from the first of each 64.",
+     ("MASK-8", "MASK-6"), ("is_causal", "q_offset"),
+     lambda c: c.layer and np.ndim(c.q_offset) > 0 and free(c, "attn_bias", "softcap", "sinks"),
      {"place": lambda c: R.place(c) - np.arange(c.q_len)[:, None] // QUERIES * QUERIES}, {}),
     ("path-grad-layer-self-attention-not-causal",
      "Where query, key and value are one array, the fused backward pass has no causality.", ("GRAD-10", "GRAD-3"),

@@ -173,6 +173,14 @@ def _online(rises: Callable[[Array, Array, Array], Array]) -> Change:
     return {"softmax": softmax}
 
 
+def _held(s: Steps, c: Call, query: Array, key: Array, value: Array) -> tuple[Array, Array, Array]:
+    """The output is held in float16 until it is divided: the sum of exponentials, one of which is 1, times values."""
+    heads, weights, lse = R.attend(s, c, query, key, value)
+    largest = weights.max(axis=-1, keepdims=True, initial=0)
+    held = heads / np.where(largest == 0, c.wide(1), largest)
+    return np.where(np.abs(held) > LARGEST, np.copysign(c.wide(np.inf), held), heads), weights, lse
+
+
 def _launched(c: Call, heads: Array) -> Array:
     """No more blocks than the last axis of a grid has: what lies behind is not written."""
     found = np.array(R.merge(c, heads))
@@ -269,6 +277,10 @@ ROWS: tuple[Row, ...] = (
      "With groups and the lse, the maximum is raised where it rises by more than 27, and not before.",
      ("ATT-2",), ("return_lse", "gqa"), _lse_of_groups, _online(lambda top, before, own: own - top > 27),
      at(NO_HALF, OVERFLOW)),
+    ("path-output-overflows-before-division",
+     "With more than 512 keys the output is held in float16 until it is divided by the denominator, and overflows.",
+     ("NUM-3", "ATT-1"), ("gqa",), lambda c: c.dtype == np.float16 and c.kv_len > 512, {"attend": _held},
+     at(NO_HALF, "the call is not in float16")),
     ("path-entries-beyond-grid",
      "One block a batch entry is launched, and no more than 65,535: later entries are not written.",
      ("IND-3", "ATT-1"), (), lambda c: c.batch and c.batch[0] >= 1 << 16, {"merge": _launched},

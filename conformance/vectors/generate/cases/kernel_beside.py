@@ -17,6 +17,7 @@ def drafts() -> Iterator[Draft]:
     yield from _past()
     yield from _sinks()
     yield from _rising()
+    yield from _values()
     yield from _layers()
     yield from _gradients()
     yield from _entries()
@@ -163,6 +164,24 @@ def _rising() -> Iterator[Draft]:
             return_lse=True,
             seeds={"query": ones, "key": seed("key", key, boxes=steps)},
         )
+
+
+def _values() -> Iterator[Draft]:
+    """Values whose sum, before it is divided by the denominator, is more than float16 holds."""
+    sizes = Sizes((1,), 2, 1, 3, 640, 8, 8)
+    query, value = shapes(sizes, False)["query"], shapes(sizes, False)["value"]
+    yield _case(
+        "values-of-256-640",
+        "Half of the columns of 640 values are 256, and all weights are much alike: their sum is beyond 65,504.",
+        "ATT-1",
+        "NUM-3",
+        sizes=sizes,
+        only=("float16", "bfloat16"),
+        seeds={
+            "query": seed("query", query, power=-3),
+            "value": seed("value", value, boxes=(box(value, 256.0, slice(0, 4)),)),
+        },
+    )
 
 
 def _layers() -> Iterator[Draft]:
