@@ -95,6 +95,24 @@ DEFECTS = (
         features=("scale",),
     ),
     Defect(
+        "scale-after-hiding",
+        "What is hidden is minus infinity before the scale: a scale of zero makes it NaN, a negative one infinity.",
+        ("MASK-6", "MASK-1"),
+        {"raised": lambda c, x, v, p: np.exp(np.where(v, x - p, R.scale(c) * c.wide(-np.inf)))},
+        "torch, flash kernel",
+        ("scale",),
+    ),
+    Defect(
+        "scale-after-large-number",
+        "What is hidden is -1e9 before the scale: with a scale of zero it counts, with a negative one it wins.",
+        ("MASK-6", "MASK-1"),
+        {
+            "raised": lambda c, x, v, p: np.exp(np.where(v, x, R.scale(c) * c.wide(-1e9)) - p),
+            "normalise": lambda c, r, t, v: r / t,
+        },
+        features=("scale",),
+    ),
+    Defect(
         "scale-without-sign",
         "The sign of the scale is lost.",
         ("ATT-4",),

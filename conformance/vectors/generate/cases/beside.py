@@ -18,6 +18,7 @@ def drafts() -> Iterator[Draft]:
     yield from _blocks()
     yield from _pairs()
     yield from _far()
+    yield from _scaled()
     yield from _sizes()
 
 
@@ -191,6 +192,26 @@ def _far() -> Iterator[Draft]:
         key=key,
         kv_lengths=np.array([4, 6]),
     )
+
+
+def _scaled() -> Iterator[Draft]:
+    """A scale of zero or below beside what is hidden: minus infinity times such a scale hides nothing."""
+    yield attend(
+        "causal/scale-negative", "Causality and a negative scale: what is hidden stays so.", "ATT-4", "MASK-6",
+        q_len=4, kv_len=6, is_causal=True, q_offset=2, scale=-0.75,
+    )  # fmt: skip
+    yield attend(
+        "causal/scale-zero", "Causality and a scale of zero: each row is the mean of the values that it sees.",
+        "ATT-4", "MASK-6", q_len=5, kv_len=5, is_causal=True, scale=0.0, return_lse=True,
+    )  # fmt: skip
+    yield attend(
+        "mask/scale-negative", "A mask and a negative scale: what is hidden stays so.", "ATT-4", "MASK-1",
+        q_len=3, kv_len=7, mask=Draws("mask/scale-negative").mask(3, 7), scale=-1.25,
+    )  # fmt: skip
+    yield attend(
+        "mask/scale-zero", "A mask and a scale of zero: each row is the mean of the values that it sees.", "ATT-4",
+        "MASK-1", q_len=3, kv_len=7, mask=Draws("mask/scale-zero").mask(3, 7), scale=0.0,
+    )  # fmt: skip
 
 
 def _sizes() -> Iterator[Draft]:

@@ -287,6 +287,14 @@ def _logits() -> Iterator[Draft]:
     yield drafted("scale-one", "A scale of one: nothing is divided.", "GRAD-1", scale=1.0)
     yield drafted("scale-negative", "A negative scale.", "GRAD-1", scale=-0.625)
     yield drafted("scale-zero", "A scale of zero: query and key have no gradient.", "GRAD-1", scale=0.0)
+    yield drafted(
+        "scale-negative-causal", "Causality and a negative scale.", "GRAD-1", "MASK-6",
+        q_len=5, kv_len=5, is_causal=True, scale=-0.625,
+    )  # fmt: skip
+    yield drafted(
+        "scale-zero-causal", "Causality and a scale of zero: query and key have no gradient.", "GRAD-1", "MASK-6",
+        q_len=2, kv_len=4, is_causal=True, q_offset=0, scale=0.0,
+    )  # fmt: skip
     yield drafted("softcap", "A softcap that bends most logits.", "GRAD-7", softcap=1.5, sigma=2.0)
     yield drafted(
         "softcap-saturated",
