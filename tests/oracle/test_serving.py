@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 import conformance
+from conformance.names import SERVING
+from conformance.oracle import certify
+from conformance.vectors.load import load_vectors
 from tests.running import gathering
 
 RNG = np.random.default_rng(0)
@@ -75,3 +78,27 @@ def test_arrays_go_by_their_own_names_too() -> None:
 def test_a_wrong_call_is_told(operation: str, arrays: Any, options: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         conformance.expected(*arrays, operation=operation, **options)
+
+
+def test_a_stored_case_has_the_stored_bounds_and_values() -> None:
+    cases = [c for c in load_vectors().cases if c.operation in SERVING and not c.raises]
+    seen = set()
+    for case in cases[::5]:
+        dtype, rows = case.dtypes[-1], next(iter(case.expected.values())).rows
+        found = certify(
+            case.operation, case.inputs, case.options, dtype, rows=rows, dtype_of=case.dtype_of, name=case.id
+        )
+        for name, golden in case.expected.items():
+            mine, there = found.case.expected[name], np.isfinite(golden.hi)
+            assert (mine.shape, mine.rows, mine.rms_applies) == (
+                golden.shape,
+                golden.rows,
+                golden.rms_applies,
+            )
+            off = np.abs((mine.hi[there] - golden.hi[there]) + (mine.lo[there] - golden.lo[there]))
+            assert (off <= found.own_error[name][there] + 2.0**-100 * np.abs(golden.hi[there])).all(), case.id
+            for policy, bound in golden.bounds[dtype].items():
+                assert np.array_equal(mine.bounds[dtype][policy].worst, bound.worst), (case.id, policy)
+                assert np.array_equal(mine.bounds[dtype][policy].rms, bound.rms), (case.id, policy)
+        seen.add(case.operation)
+    assert seen == set(SERVING)
