@@ -20,7 +20,7 @@ from mha_core.result import Array
 
 PAST = ("past_key", "past_value")
 
-Operands = tuple[Array | None, ...]
+Operands = tuple[Any, ...]
 """Query, key, value and what else is no option."""
 Body = Callable[[Any, Operands, Options, Sizes], Any]
 """What is left of a call after its checks."""
@@ -41,7 +41,8 @@ def at_once(body: Body, xp: Any, operands: Operands, options: Options, sizes: Si
     if isinstance(options.q_offset, numbers.Integral) and math.prod(sizes.logits) < LARGE:
         arrays["q_offset"] = xp.asarray(max(-sizes.q_len, min(sizes.kv_len, int(options.q_offset))))
     window = None if options.window is None else tuple(options.window)
-    scalars = options._replace(window=window, **dict.fromkeys(arrays))
+    nothing: dict[str, Any] = dict.fromkeys(arrays)
+    scalars = options._replace(window=window, **nothing)
     return _program(jax, body, xp, scalars, sizes)(operands, arrays)
 
 
