@@ -439,6 +439,18 @@ BENCHES = {
     "bias-512": ["numpy", "torch", "torch-sdpa-flash", "--mask", "bias"],
     "random-512-float64": ["numpy", "torch", "torch-sdpa-flash", "--mask", "random", "--dtype", "float64"],
     "causal-512": ["numpy", "torch", "torch-sdpa-flash", "jax-jit", "jax-nn", "--causal"],
+    "window-8192": [
+        "numpy",
+        "--shape",
+        "1,8,8192,64",
+        "--mask",
+        "window",
+        "--causal",
+        "--rounds",
+        "3",
+        "--no-memory",
+    ],
+    "causal-8192": ["numpy", "--shape", "1,8,8192,64", "--causal", "--rounds", "3", "--no-memory"],
     "groups-512": ["torch", "torch-sdpa-flash", "--causal", "--kv-heads", "2"],
     "chunk-512": ["torch", "torch-sdpa-flash", "--causal", "--shape", "4,8,128,64", "--kv-len", "512"],
     "torch-tiny": ["torch", "torch-sdpa-flash", "--shape", "1,2,2,2", "--no-memory"],
@@ -449,7 +461,17 @@ BENCHES = {
     "jax-512": ["jax-jit", "jax-nn"],
     "jax-128": ["jax-jit", "jax-nn", "--shape", "8,12,128,64"],
     "jax-padding-512": ["jax-jit", "jax-nn", "--mask", "padding"],
-    "jax-gradient-512": ["jax-jit", "jax-nn", "--op", "scaled_dot_product_attention_vjp"],
+    "jax-gradient-512": ["jax", "jax-jit", "jax-nn", "--op", "scaled_dot_product_attention_vjp"],
+    "jax-gradient-causal-128": [
+        "jax",
+        "jax-jit",
+        "jax-nn",
+        "--op",
+        "scaled_dot_product_attention_vjp",
+        "--causal",
+        "--shape",
+        "8,12,128,64",
+    ],
     "tiny": ["numpy", "naive-numpy", "--shape", "1,2,2,2", "--no-memory"],
     "layer-512": ["numpy", "torch", "torch-mha", "naive-numpy", *LAYER],
     "layer-tiny": ["numpy", "naive-numpy", *LAYER, "--shape", "1,2,2,2", "--no-memory"],
@@ -494,22 +516,25 @@ BENCHES = {
 def bench(session: nox.Session) -> None:
     """Speed and memory compared with other libraries, into reports/bench; `nox -s bench -- decode long` measures some.
 
+    With `-- --write` spec/bench.md gets the table too.
     Ends with the table of targets and of what was reached, from tests/benching/targets.toml.
     Nothing here fails for being slow: the figures are for readers, and hold for the machine that they name.
     """
     if not TORCH:
         session.error("the rivals of the bench need Python 3.11, where a small CPU file of torch exists")
-    unknown = set(session.posargs) - set(BENCHES)
+    names = [word for word in session.posargs if word != "--write"]
+    unknown = set(names) - set(BENCHES)
     if unknown:
         session.error(f"no bench named {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
     install(session, ".", *TORCH, *LIBRARIES)
     folder = REPORTS / "bench"
     folder.mkdir(parents=True, exist_ok=True)
-    for name in session.posargs or BENCHES:
+    for name in names or BENCHES:
         words = BENCHES[name]
         first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
         against = [word for rival in words[1:first] for word in ("--against", rival)]
         plot = ["--plot", f"{folder}/{name}.svg"] if "--lengths" in words else []
         output = ["--json", f"{folder}/{name}.json", *plot]
         session.run("mha-conformance", "bench", words[0], *against, *words[first:], *output)
-    session.run("python", "tests/benching/targets.py", str(folder), *session.posargs)
+    page = ["--write", "spec/bench.md"] if "--write" in session.posargs else []
+    session.run("python", "tests/benching/targets.py", str(folder), *names, *page)

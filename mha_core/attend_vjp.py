@@ -1,7 +1,8 @@
 """The gradients of heads that passed the checks: the first way that vouches for its result.
 
-`torch_fused_vjp` computes a whole call. Else, where arrays can be written to, heads are cut into units, whose gradients
-are computed `in_place_vjp` by NumPy or, whatever they hold, by `exact_vjp`; else that computes all of them.
+`torch_fused_vjp` computes a whole call, `jax_blocks_vjp` one that is large where JAX compiles it. Else, where arrays
+can be written to, heads are cut into units, whose gradients are computed `in_place_vjp` by NumPy or, whatever they
+hold, by `exact_vjp`; else that computes all of them.
 """
 
 from typing import Any
@@ -12,6 +13,7 @@ from mha_core.arrays import beside, cast, compute_dtype, is_traced, quiet, write
 from mha_core.exact_vjp import exact_vjp
 from mha_core.head_gradients import HeadGradients
 from mha_core.in_place_vjp import in_place_vjp
+from mha_core.jax_blocks import jax_blocks_vjp
 from mha_core.options import Options, Sizes
 from mha_core.parts import Part, entries_of, place_in, units_of
 from mha_core.pool import each
@@ -36,7 +38,11 @@ def attend_vjp(
         grad_lse = None if grad_lse is None else cast(xp, grad_lse, dtype)
         query, key, value, grad = (cast(xp, x, dtype) for x in (query, key, value, grad))
         part = Part(query, key, value, options, sizes)
-        if is_traced(xp, query) or part.records or not array_api_compat.is_writeable_array(query):
+        traced = is_traced(xp, query)
+        blocks = jax_blocks_vjp(xp, part, grad, with_output, grad_lse) if traced else None
+        if blocks is not None:
+            return blocks
+        if traced or part.records or not array_api_compat.is_writeable_array(query):
             return exact_vjp(xp, part, grad, with_output, grad_lse)
         fused = torch_fused_vjp(xp, part, grad, with_output) if grad_lse is None else None
         if fused is not None:

@@ -7,6 +7,7 @@ from mha_core.arrays import quiet
 from mha_core.attend import attend
 from mha_core.checks import check_operands, check_options, head_sizes
 from mha_core.heads import result_of, with_past
+from mha_core.jax_at_once import Operands, at_once
 from mha_core.options import Options, Sizes
 from mha_core.remembered import passed
 from mha_core.result import Array, AttentionResult
@@ -97,7 +98,13 @@ def scaled_dot_product_attention(
         return_lse=return_lse,
     )
     xp, sizes = passed(_checked, (query, key, value), options)
-    all_keys, all_values = with_past(xp, past_key, key), with_past(xp, past_value, value)
+    return at_once(_attended, xp, (query, key, value), options, sizes)
+
+
+def _attended(xp: Any, operands: Operands, options: Options, sizes: Sizes) -> Any:
+    """What a call returns that nothing is wrong with."""
+    query, key, value = operands
+    all_keys, all_values = with_past(xp, options.past_key, key), with_past(xp, options.past_value, value)
     with quiet(xp):
         result = attend(xp, query, all_keys, all_values, options, sizes)
     return result_of(xp, result, all_keys, all_values, query.dtype, options)

@@ -1,12 +1,14 @@
 """The gradients of scaled dot-product attention over heads."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from mha_core.arrays import cast, quiet
 from mha_core.attend_vjp import attend_vjp
 from mha_core.checks import check_grad_lse, check_grad_output, check_operands, check_options, head_sizes
 from mha_core.heads import with_past, without_past
-from mha_core.options import Options
+from mha_core.jax_at_once import Operands, at_once
+from mha_core.options import Options, Sizes
 from mha_core.result import Array
 
 
@@ -96,6 +98,15 @@ def scaled_dot_product_attention_vjp(
     check_options(query, options, sizes)
     check_grad_output(grad_output, query, sizes.output)
     check_grad_lse(xp, grad_lse, query, sizes.output[:-1])
+    operands = (query, key, value, grad_output, grad_lse)
+    gradients: dict[str, Array] = at_once(_gradients, xp, operands, options, sizes)
+    return gradients
+
+
+def _gradients(xp: Any, operands: Operands, options: Options, sizes: Sizes) -> dict[str, Array]:
+    """The gradients of a call that nothing is wrong with."""
+    query, key, value, grad_output, grad_lse = operands
+    past_key, past_value = options.past_key, options.past_value
     all_keys, all_values = with_past(xp, past_key, key), with_past(xp, past_value, value)
     heads = attend_vjp(xp, query, all_keys, all_values, grad_output, options, sizes, grad_lse=grad_lse)
     gradients = {

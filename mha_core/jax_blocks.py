@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from mha_core.arrays import cast, cast_bias, compute_dtype, is_spread, without_derivative
 from mha_core.exact import attend_rows
+from mha_core.head_gradients import HeadGradients
 from mha_core.options import Options, Sizes, scale_of
 from mha_core.parts import Part
 from mha_core.result import Array, AttentionResult
@@ -39,6 +40,8 @@ LIMIT = 1e30
 """Largest logit, bias, sink and value that are small: nothing made of them overflows."""
 ROWS = ("mask", "attn_bias")
 """Options that may have a row a query."""
+VARIABLES = ("attn_bias", "sinks")
+"""Options that have a gradient."""
 ARRAYS = ("mask", "attn_bias", "q_offset", "kv_lengths", "q_segments", "kv_segments", "sinks")
 
 
@@ -57,16 +60,43 @@ def jax_blocks(
     xp: Any, query: Array, key: Array, value: Array, options: Options, sizes: Sizes
 ) -> AttentionResult | None:
     """Output and, where asked for, lse; None for what is small, no array of JAX, or on several devices."""
+    jax = _jax_for(query, options, sizes)
+    if jax is None:
+        return None
+    arrays, scalars = _arrays_and_scalars(options)
+    return AttentionResult(**_program(jax, xp, scalars, sizes)(query, key, value, arrays))
+
+
+def jax_blocks_vjp(
+    xp: Any, part: Part, grad: Array, with_output: bool, grad_lse: Array | None
+) -> HeadGradients | None:
+    """The gradients by JAX's own derivative of the blocks; None where `jax_blocks` gives none."""
+    jax = _jax_for(part.query, part.options, part.sizes)
+    if jax is None:
+        return None
+    arrays, scalars = _arrays_and_scalars(part.options._replace(return_lse=grad_lse is not None))
+    grads = {"output": grad} | ({} if grad_lse is None else {"lse": grad_lse})
+    found = _program_vjp(jax, xp, scalars, part.sizes, with_output)(
+        Heads(part.query, part.key, part.value), arrays, grads
+    )
+    return HeadGradients(**found)
+
+
+def _jax_for(query: Array, options: Options, sizes: Sizes) -> Any:
+    """JAX, where a call is one for blocks; else None."""
     jax: Any = sys.modules.get("jax")
     if jax is None or not isinstance(query, jax.Array) or is_spread(query) or options.return_weights:
         return None
-    if not all(isinstance(n, int) for n in sizes.logits) or math.prod(sizes.logits) < LARGE:
-        return None
+    known = all(isinstance(n, int) for n in sizes.logits)
+    return jax if known and math.prod(sizes.logits) >= LARGE else None
+
+
+def _arrays_and_scalars(options: Options) -> tuple[dict[str, Array], Options]:
+    """The options that are arrays, by name, and the others, which a program is compiled for."""
     arrays = {name: x for name in ARRAYS if hasattr(x := getattr(options, name), "shape")}
     window = None if options.window is None else tuple(options.window)
     nothing: dict[str, Any] = dict.fromkeys((*arrays, "past_key", "past_value"))
-    scalars = options._replace(window=window, **nothing)
-    return AttentionResult(**_program(jax, xp, scalars, sizes)(query, key, value, arrays))
+    return arrays, options._replace(window=window, **nothing)
 
 
 @functools.lru_cache(maxsize=256)
@@ -74,25 +104,79 @@ def _program(jax: Any, xp: Any, scalars: Options, sizes: Sizes) -> Callable[...,
     """What JAX compiles for arrays of some sizes."""
 
     def attend(query: Array, key: Array, value: Array, arrays: dict[str, Array]) -> dict[str, Array]:
-        options = scalars._replace(**arrays)
-        dtype = compute_dtype(xp, query.dtype)
-        query, key, value = (cast(xp, x, dtype) for x in (query, key, value))
-        if options.attn_bias is not None:
-            arrays = arrays | {"attn_bias": cast_bias(xp, options.attn_bias, dtype)}
-            options = options._replace(**arrays)
-        heads = Heads(query * scale_of(options, sizes), key, value)
+        heads, arrays = _prepared(xp, scalars, sizes, Heads(query, key, value), arrays)
 
         def way(rows_of: Callable[..., AttentionResult], segments: int) -> Callable[..., dict[str, Array]]:
             def chosen(heads: Heads, arrays: dict[str, Array]) -> dict[str, Array]:
-                return _by_segments(jax, xp, heads, options._replace(**arrays), sizes, rows_of, segments)
+                return _by_segments(jax, xp, heads, scalars._replace(**arrays), sizes, rows_of, segments)
 
             return chosen
 
-        return jax.lax.cond(
-            _is_small(xp, heads, options), way(_small_rows, SEGMENTS), way(_exact_rows, 1), heads, arrays
-        )
+        is_small = _is_small(xp, heads, scalars._replace(**arrays))
+        return jax.lax.cond(is_small, way(_small_rows, SEGMENTS), way(_exact_rows, 1), heads, arrays)
 
     return jax.jit(attend)
+
+
+@functools.lru_cache(maxsize=256)
+def _program_vjp(
+    jax: Any, xp: Any, scalars: Options, sizes: Sizes, with_output: bool
+) -> Callable[..., dict[str, Array | None]]:
+    """What JAX compiles for the gradients of arrays of some sizes."""
+    attend = _program(jax, xp, scalars, sizes)
+
+    def gradients(heads: Heads, arrays: dict[str, Array], grads: dict[str, Array]) -> dict[str, Array | None]:
+        variables = {name: x for name, x in arrays.items() if name in VARIABLES}
+        constant = {name: x for name, x in arrays.items() if name not in VARIABLES}
+        result, back = jax.vjp(lambda heads, some: attend(*heads, constant | some), heads, variables)
+        d_heads, d_variables = back(grads)
+        d_value = jax.lax.cond(
+            xp.all(xp.isfinite(grads["output"])),
+            lambda d_value, *_: d_value,
+            lambda _, *given: _values_of_rows(jax, xp, scalars, sizes, *given),
+            d_heads.value,
+            heads,
+            arrays,
+            grads["output"],
+        )
+        given = {name: d_variables.get(name) for name in VARIABLES}
+        output = result["output"] if with_output else None
+        return d_heads._asdict() | given | {"value": d_value, "output": output}
+
+    return jax.jit(gradients)
+
+
+def _values_of_rows(
+    jax: Any, xp: Any, scalars: Options, sizes: Sizes, heads: Heads, arrays: dict[str, Array], grad: Array
+) -> Array:
+    """The gradient of the values, (..., G, kv_len, d_v), where that of a row is not finite: it hits what it sees."""
+    heads, arrays = _prepared(xp, scalars, sizes, heads, arrays)
+    options = scalars._replace(**arrays, return_lse=False)
+    grads = split_values(xp, grad)
+
+    def back(rows_of: Callable[..., AttentionResult]) -> Callable[[Array], tuple[Array]]:
+        def attend(value: Array) -> Array:
+            given = heads._replace(value=value)
+            return _by_segments(jax, xp, given, options, sizes, rows_of, 1)["output"]
+
+        found: Callable[[Array], tuple[Array]] = jax.vjp(attend, heads.value)[1]
+        return found
+
+    (d_value,), seen = back(_exact_rows)(grads.finite), back(_sums_of_seen)
+    for marks, number in ((grads.raising, math.inf), (grads.lowering, -math.inf)):
+        d_value = xp.where(seen(marks)[0] > 0, d_value + number, d_value)
+    return d_value
+
+
+def _prepared(
+    xp: Any, scalars: Options, sizes: Sizes, heads: Heads, arrays: dict[str, Array]
+) -> tuple[Heads, dict[str, Array]]:
+    """Heads and bias in the dtype to compute in, the query scaled."""
+    dtype = compute_dtype(xp, heads.query.dtype)
+    query, key, value = (cast(xp, x, dtype) for x in heads)
+    if "attn_bias" in arrays:
+        arrays = arrays | {"attn_bias": cast_bias(xp, arrays["attn_bias"], dtype)}
+    return Heads(query * scale_of(scalars, sizes), key, value), arrays
 
 
 def _is_small(xp: Any, heads: Heads, options: Options) -> Array:
@@ -237,6 +321,17 @@ def _divided(
 def _exact_rows(xp: Any, part: Part, rows: slice, columns: slice, band: Band) -> AttentionResult:
     """A block of rows, whatever it holds."""
     return attend_rows(xp, part.query, split_values(xp, part.value), part, rows, band)
+
+
+def _sums_of_seen(xp: Any, part: Part, rows: slice, columns: slice, band: Band) -> AttentionResult:
+    """The sums of the values that a block of rows sees; as lse, 0."""
+    options, sizes = part.options, part.sizes
+    visible = visible_in(xp, options, sizes, band, rows, columns, part.query)
+    dtype = part.value.dtype
+    ones = xp.ones((*sizes.logits[:-1], columns.stop - columns.start), dtype=dtype)
+    seen = ones if visible is None else xp.where(visible, ones, 0.0)
+    sums = weighted_sums(xp, seen, part.value[..., columns, :], sizes)
+    return AttentionResult(sums, lse=xp.zeros(sizes.logits[:-1], dtype=dtype))
 
 
 def _stacked(xp: Any, x: Array, count: int) -> Array:

@@ -7,8 +7,9 @@ from mha_core.arrays import quiet
 from mha_core.attend import attend
 from mha_core.checks import check_operands, check_options, layer_sizes
 from mha_core.heads import result_of, with_past
+from mha_core.jax_at_once import Operands, at_once
 from mha_core.options import Options, Sizes
-from mha_core.projections import heads_of, joined, reached_tokens
+from mha_core.projections import BIASES, WEIGHTS, heads_of, joined, reached_tokens
 from mha_core.remembered import passed
 from mha_core.result import Array, AttentionResult
 
@@ -109,16 +110,24 @@ def multi_head_attention(
         return_weights=return_weights,
         return_lse=return_lse,
     )
-    weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
-    biases = {"b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
-    inputs = (query, key, value)
-    xp, sizes = passed(_checked, (*inputs, *weights.values(), *biases.values()), options)
+    operands = (query, key, value, w_q, w_k, w_v, w_o, b_q, b_k, b_v, b_o)
+    xp, sizes = passed(_checked, operands, options)
+    return at_once(_attended, xp, operands, options, sizes)
+
+
+def _attended(xp: Any, operands: Operands, options: Options, sizes: Sizes) -> Any:
+    """What a layer returns that nothing is wrong with."""
+    inputs = operands[:3]
+    weights = dict(zip(WEIGHTS, operands[3:7], strict=True))
+    biases = dict(zip(BIASES, operands[7:], strict=True))
+    past_key, past_value = options.past_key, options.past_value
     with quiet(xp):
         reached = reached_tokens(xp, inputs, options, sizes)
         query_heads, key_heads, value_heads = heads_of(xp, inputs, weights, biases, reached)
         key_heads, value_heads = with_past(xp, past_key, key_heads), with_past(xp, past_value, value_heads)
         result = attend(xp, query_heads, key_heads, value_heads, options, sizes)
-        result = AttentionResult(joined(xp, result.output, w_o, b_o), result.weights, result.lse)
+        output = joined(xp, result.output, weights["w_o"], biases["b_o"])
+        result = AttentionResult(output, result.weights, result.lse)
         if past_key is not None and any(
             x is not None for x in reached
         ):  # what is hidden is present all the same
@@ -127,14 +136,14 @@ def multi_head_attention(
                 with_past(xp, past_key, key_heads),
                 with_past(xp, past_value, value_heads),
             )
-        return result_of(xp, result, key_heads, value_heads, query.dtype, options)
+        return result_of(xp, result, key_heads, value_heads, inputs[0].dtype, options)
 
 
 def _checked(query: Array, key: Array, value: Array, *others: Any) -> tuple[Any, Sizes]:
     """The namespace and sizes of a layer that nothing is wrong with; others: weights, biases, options."""
     *parameters, options = others
-    weights = dict(zip(("w_q", "w_k", "w_v", "w_o"), parameters[:4], strict=True))
-    biases = dict(zip(("b_q", "b_k", "b_v", "b_o"), parameters[4:], strict=True))
+    weights = dict(zip(WEIGHTS, parameters[:4], strict=True))
+    biases = dict(zip(BIASES, parameters[4:], strict=True))
     past = {"past_key": options.past_key, "past_value": options.past_value}
     xp = check_operands(
         {"query": query, "key": key, "value": value, **weights}, {**biases, **past, "sinks": options.sinks}

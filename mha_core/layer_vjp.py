@@ -1,13 +1,25 @@
 """The gradients of the multi-head attention layer."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from mha_core.arrays import cast, compute_dtype, quiet
 from mha_core.attend_vjp import attend_vjp
 from mha_core.checks import check_grad_lse, check_grad_output, check_operands, check_options, layer_sizes
 from mha_core.heads import with_past, without_past
-from mha_core.options import Options
-from mha_core.projections import heads_of, joined, outer, over_tokens, projected, reached_tokens, tokens_of
+from mha_core.jax_at_once import Operands, at_once
+from mha_core.options import Options, Sizes
+from mha_core.projections import (
+    BIASES,
+    WEIGHTS,
+    heads_of,
+    joined,
+    outer,
+    over_tokens,
+    projected,
+    reached_tokens,
+    tokens_of,
+)
 from mha_core.result import Array
 
 
@@ -111,8 +123,18 @@ def multi_head_attention_vjp(
     check_options(query, options, sizes)
     check_grad_output(grad_output, query, (*query.shape[:-1], w_o.shape[-1]))
     check_grad_lse(xp, grad_lse, query, sizes.output[:-1])
-    inputs = (query, key, value)
-    dtype = compute_dtype(xp, query.dtype)
+    operands = (query, key, value, *weights.values(), *biases.values(), grad_output, grad_lse)
+    gradients: dict[str, Array] = at_once(_gradients, xp, operands, options, sizes)
+    return gradients
+
+
+def _gradients(xp: Any, operands: Operands, options: Options, sizes: Sizes) -> dict[str, Array]:
+    """The gradients of a layer that nothing is wrong with."""
+    *inputs, grad_output, grad_lse = (*operands[:3], *operands[11:])
+    weights = dict(zip(WEIGHTS, operands[3:7], strict=True))
+    biases = dict(zip(BIASES, operands[7:11], strict=True))
+    past_key, past_value = options.past_key, options.past_value
+    w_o, dtype = weights["w_o"], compute_dtype(xp, inputs[0].dtype)
     with quiet(xp):
         reached = reached_tokens(xp, (*inputs, grad_output), options, sizes)
         query_heads, key_heads, value_heads = heads_of(xp, inputs, weights, biases, reached)
@@ -143,5 +165,5 @@ def multi_head_attention_vjp(
             gradients[w] = outer(xp, tokens_of(xp, x, marks, dtype), d_x)
             gradients[b] = over_tokens(xp, d_x)
         given = {name for name in gradients if name not in biases or biases[name] is not None}
-        gradients = {name: cast(xp, x, query.dtype) for name, x in gradients.items() if name in given}
+        gradients = {name: cast(xp, x, inputs[0].dtype) for name, x in gradients.items() if name in given}
         return gradients | heads.of_options(xp, options)

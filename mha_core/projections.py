@@ -14,6 +14,8 @@ from mha_core.parts import row_blocks
 from mha_core.result import Array
 from mha_core.visibility import reached_in
 
+WEIGHTS = ("w_q", "w_k", "w_v", "w_o")
+BIASES = ("b_q", "b_k", "b_v", "b_o")
 LARGE = 2**14
 """Elements from which one product for all heads is worth the rearranging."""
 

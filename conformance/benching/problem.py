@@ -22,6 +22,10 @@ class Problem:
     options: dict[str, Any]
 
 
+WINDOW = 256
+"""Keys that a query sees in a window."""
+
+
 def problem_of(request: Request) -> Problem:
     """The operands, the same for the same request."""
     rng = np.random.default_rng(request.seed)
@@ -55,7 +59,9 @@ def problem_of(request: Request) -> Problem:
         inputs["attn_bias"] = draw(1, heads, q_len, kv_len)
     elif request.mask == "lengths":
         inputs["kv_lengths"] = np.full(batch, max(1, kv_len // 2))
-    options: dict[str, Any] = {}
-    if request.is_causal:
-        options = {"is_causal": True} | ({} if q_len == kv_len else {"q_offset": kv_len - q_len})
+    options: dict[str, Any] = {"is_causal": True} if request.is_causal else {}
+    if request.mask == "window":
+        options["window"] = [WINDOW - 1, 0]
+    if options and q_len != kv_len:
+        options["q_offset"] = kv_len - q_len
     return Problem(request.operation, inputs, options)

@@ -11,6 +11,7 @@ MASKS = {
     "random": "a mask of (B, 1, queries, keys): half of the entries are hidden",
     "bias": "an attn_bias of (1, H, queries, keys)",
     "lengths": "kv_lengths of half of the keys",
+    "window": "a window: each query sees the 256 keys up to its own",
 }
 """What may hide keys in a bench."""
 

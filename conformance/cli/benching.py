@@ -72,7 +72,9 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
 @click.option(
     "--causal", "is_causal", is_flag=True, help="Set is_causal; the queries are the last positions."
 )
-@click.option("--mask", metavar="KIND", help="Hide keys, or add to logits: padding, random, bias or lengths.")
+@click.option(
+    "--mask", metavar="KIND", help="Hide keys, or add to logits: padding, random, bias, lengths or window."
+)
 @click.option(
     "--threads", type=click.IntRange(1), metavar="N", help="Threads of every library; the default is one."
 )

@@ -10,7 +10,6 @@ import click
 from conformance.cli import options
 from conformance.cli.exits import CONFORMANT, PROGRAM, examples
 from conformance.errors import UsageError
-from conformance.exploring.saved import read_cases
 from conformance.running.nearest import known
 from conformance.telling.explain import (
     defect_explanation,
@@ -55,6 +54,8 @@ def show(case: str, as_json: bool, verbose: bool) -> int:
     CASE is the ID of a stored case, or a file that `explore --save` wrote.
     """
     if case.endswith(".json"):
+        from conformance.exploring.saved import read_cases  # half of the start of the others
+
         return _show(read_cases(Path(case)), as_json, verbose)
     cases = {c.id: c for c in load.load_vectors().cases}
     if case not in cases and (kind := kind_of(case)) in ("requirement", "defect"):

@@ -18,6 +18,7 @@ from conformance.errors import UsageError
 from conformance.running.answer import Answer, Hello
 from conformance.running.call import call
 from conformance.running.closed import Closed, open_to
+from conformance.running.compiled import Compiled
 from conformance.running.locating import implementations, reachable
 from conformance.running.orphan import end_with_parent
 from conformance.running.previous import Previous
@@ -79,6 +80,7 @@ def serve(
     target: Target | None = None
     closed = Closed()
     previous = Previous()
+    compiled = Compiled()
     for line in lines:
         try:
             message = loads(line)
@@ -107,6 +109,8 @@ def serve(
             sys.stdout.flush()  # what it printed is told before the answer, so that it stands with its case
         answers.write(encode(reply))
         answers.flush()
+        with suppress(Exception):  # it is the target's library
+            compiled.drop()
     return 0
 
 

@@ -103,8 +103,7 @@ class Flash:
         """The parts weighed by what each has, and the sink once."""
         tops = [top for *_, top in found]
         if sinks is not None:
-            some = np.any([weight > 0 for _, weight, _ in found], axis=0)
-            tops.append(np.where(some, sinks.astype(wide)[:, None, None], -np.inf).astype(wide))
+            tops.append(np.broadcast_to(sinks.astype(wide)[:, None, None], tops[0].shape))
         high = np.max(tops, axis=0)
         safe = np.where(np.isneginf(high), wide(0), high)
         shares = [np.exp(top - safe) for top in tops]

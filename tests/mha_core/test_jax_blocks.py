@@ -65,22 +65,16 @@ def in_blocks(monkeypatch):
     """Everything is large, and blocks have two rows."""
     for name, number in SMALL_NUMBERS.items():
         monkeypatch.setattr(jax_blocks, name, number)
-    jax_blocks._program.cache_clear()
+    for program in (jax_blocks._program, jax_blocks._program_vjp):
+        program.cache_clear()
     yield
-    jax_blocks._program.cache_clear()
+    for program in (jax_blocks._program, jax_blocks._program_vjp):
+        program.cache_clear()
 
 
 def call(options, spoil="nothing"):
     """The operation of the floating arrays, and these."""
-    arrays = {name: x.copy() for name, x in HEADS.items()}
-    SPOILED[spoil](arrays)
-    lib = library("jax")
-    given = {
-        name: lib.array(x, "float32" if np.asarray(x).dtype.kind == "f" else None)
-        if isinstance(x, np.ndarray)
-        else x
-        for name, x in {**arrays, **OPTIONS[options]}.items()
-    }
+    given = arrays_of(options, spoil)
     variables = {name: given[name] for name in FLOATING if name in given}
 
     def attend(variables):
@@ -88,6 +82,19 @@ def call(options, spoil="nothing"):
         return {"output": result.output, "lse": result.lse}
 
     return attend, variables
+
+
+def arrays_of(options, spoil="nothing"):
+    """Operands and options."""
+    arrays = {name: x.copy() for name, x in HEADS.items()}
+    SPOILED[spoil](arrays)
+    lib = library("jax")
+    return {
+        name: lib.array(x, "float32" if np.asarray(x).dtype.kind == "f" else None)
+        if isinstance(x, np.ndarray)
+        else x
+        for name, x in {**arrays, **OPTIONS[options]}.items()
+    }
 
 
 def both(monkeypatch, function):
@@ -162,6 +169,62 @@ def test_gradients_and_forward_mode(monkeypatch, in_blocks, options):
     assert_same(*(function(variables) for function in both(monkeypatch, slopes)))
 
 
+@pytest.mark.covers("GRAD-1", "GRAD-3", "GRAD-4", "GRAD-5", "GRAD-8", "GRAD-9", "GRAD-16")
+@pytest.mark.parametrize("options", ["causal, window and lengths", "all"])
+def test_the_cores_own_gradients(monkeypatch, in_blocks, options):
+    given = arrays_of(options)
+    scalars = {name: x for name, x in given.items() if not isinstance(x, jax.Array)}
+    arrays = {name: x for name, x in given.items() if name not in scalars}
+
+    def slopes(arrays, grad_output, grad_lse):
+        vjp = mha_core.scaled_dot_product_attention_vjp
+        return vjp(**arrays, **scalars, grad_output=grad_output, grad_lse=grad_lse)
+
+    blocks, whole = both(monkeypatch, slopes)
+    grad, grad_lse = (np.asarray(RNG.standard_normal((2, 4, 11, *d)), np.float32) for d in ((5,), ()))
+    for spoil in (None, math.nan, -math.inf):
+        if spoil is not None:
+            grad[1, 2, 6, 1] = spoil
+        cotangents = jax.numpy.asarray(grad), jax.numpy.asarray(grad_lse)
+        got, wanted = (
+            {name: np.where(np.isfinite(x), x, math.nan) for name, x in function(arrays, *cotangents).items()}
+            for function in (blocks, whole)  # whether Inf less Inf comes first is open
+        )
+        assert_same(got, wanted)
+        assert np.isfinite(wanted["value"]).all() == (spoil is None)
+    assert np.isfinite(wanted["value"][0]).all()  # another entry sees nothing of it
+
+
+def test_derivatives_of_the_cores_own_gradients(monkeypatch, in_blocks):
+    given = arrays_of("window")
+    arrays = {name: given.pop(name) for name in HEADS}
+    tangents = {name: x * 0.5 + 1 for name, x in arrays.items()}
+    several = {name: jax.numpy.stack([x, -x]) for name, x in arrays.items()}
+    grad = jax.numpy.ones((2, 4, 11, 5), jax.numpy.float32)
+
+    def slopes(arrays):
+        return mha_core.scaled_dot_product_attention_vjp(**arrays, **given, grad_output=grad)
+
+    def pushed(arrays):
+        return jax.jvp(slopes, (arrays,), (tangents,))[1]
+
+    assert_same(*(function(arrays) for function in both(monkeypatch, pushed)))
+    assert_same(*(function(several) for function in both(monkeypatch, jax.vmap(slopes))))
+
+
+def test_gradients_of_a_layer(monkeypatch, in_blocks):
+    tokens = jax.numpy.asarray(RNG.standard_normal((2, 11, 6)), jax.numpy.float32)
+    weights = {
+        name: jax.numpy.asarray(RNG.standard_normal(shape), jax.numpy.float32)
+        for name, shape in (("w_q", (4, 6, 3)), ("w_k", (2, 6, 3)), ("w_v", (2, 6, 5)), ("w_o", (4, 5, 6)))
+    }
+
+    def slopes(weights):
+        return mha_core.multi_head_attention_vjp(tokens, tokens, tokens, tokens, **weights, is_causal=True)
+
+    assert_same(*(function(weights) for function in both(monkeypatch, slopes)))
+
+
 def test_vmap_and_second_derivatives(monkeypatch, in_blocks):
     attend, variables = call("window", "NaN in a value")
     several = {name: jax.numpy.stack([x, 2 * x, -x]) for name, x in variables.items()}
@@ -187,7 +250,10 @@ def test_memory_grows_with_the_length():
     def slopes(*heads):
         return jax.grad(lambda *x: attend(*x).sum(), (0, 1, 2))(*heads)
 
-    for function in (functools.partial(attend, is_causal=True), slopes):
+    def own_slopes(query, key, value):
+        return mha_core.scaled_dot_product_attention_vjp(query, key, value, value, is_causal=True)
+
+    for function in (functools.partial(attend, is_causal=True), slopes, own_slopes):
         short, long = (temporary(function, length) for length in (4096, 16384))
         assert long < 6 * short
         assert long < 0.1 * 4 * 16384**2
