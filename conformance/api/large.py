@@ -52,7 +52,7 @@ class LargeTrials:
         if not any(calls):
             raise UsageError(
                 f"{self._request.source} claims nothing that --size large draws: it asks "
-                "scaled_dot_product_attention and its gradients"
+                "scaled_dot_product_attention, multi_head_attention and their gradients"
             )
         return search(self._asker, claims, policy, seed, budget, self.memory, tally)
 

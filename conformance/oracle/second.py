@@ -5,16 +5,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from conformance.oracle.backward import gradients
-from conformance.oracle.exact import elements, every_gradient, gradient_row
+from conformance.oracle.exact import elements, every_gradient, gradient_elements
 from conformance.oracle.twofold import Twofold
 from conformance.vectors.case import Array, Golden
 from conformance.vectors.generate.approximate import approximate
 from conformance.vectors.generate.problem import Problem
 
 MOST_PAIRS = 1 << 16
-"""Pairs of a query and a key, up to which balls form every gradient: beyond, numbers of two floats do."""
-MOST_NUMBERS = 1 << 21
-"""Numbers of the keys, up to which balls form the gradient of one query."""
+"""Pairs of a query and a key, up to which balls form every gradient: beyond, those of the elements in question."""
+LONG = 1 << 21
+"""Numbers of the keys, from which on a row takes a second and more."""
+ELEMENTWISE = ("query", "key", "value")
+"""Gradients whose elements balls form alone, of any size; of those of a bias, of sinks and of a layer numbers of two
+floats form all that are beyond."""
 
 
 @dataclass
@@ -28,9 +31,10 @@ class Second:
     _every: dict[str, tuple[Array, Array]] = field(default_factory=dict)
 
     def at_once(self, most: int) -> int:
-        """How many elements may be asked for together: of long rows, which take a minute each, as few as will do."""
+        """How many elements may be asked for together: of long rows, which take a second each, as few as will do."""
         p = self.problem
-        return most if p.kv_len * (p.d_k + p.d_v) <= MOST_NUMBERS else 1
+        long = p.kv_len * (p.d_k + p.d_v) > LONG or (self.gradients and p.visible.size > MOST_PAIRS)
+        return 1 if long else most
 
     def __call__(self, name: str, golden: Golden, flat: Array) -> tuple[Array, Array]:
         """Hi and lo of the elements at flat places of a result."""
@@ -44,23 +48,16 @@ class Second:
         return both[:, 0], both[:, 1]
 
     def _gradients(self, name: str, flat: Array) -> tuple[Array, Array]:
-        if name == "query" and not self.problem.layer and self._of_rows:
-            query = self.problem.inputs["query"]
-            places = [tuple(int(i) for i in np.unravel_index(i, query.shape)) for i in flat]
-            rows = {row: gradient_row(self.problem, row) for row in {place[:-1] for place in places}}
-            both = np.array([[part[place[-1]] for part in rows[place[:-1]]] for place in places]).reshape(
-                -1, 2
-            )
+        if name in ELEMENTWISE and not self.problem.layer and self.problem.visible.size > MOST_PAIRS:
+            shape = self.problem.inputs[name].shape
+            places = [tuple(int(i) for i in np.unravel_index(i, shape)) for i in flat]
+            found = gradient_elements(self.problem, name, places)
+            both = np.array([found[place] for place in places]).reshape(-1, 2)
             return both[:, 0], both[:, 1]
         if not self._every:
             self._every = self._formed()
         hi, lo = self._every[name]
         return hi.ravel()[flat], lo.ravel()[flat]
-
-    @property
-    def _of_rows(self) -> bool:
-        p = self.problem
-        return p.visible.size > MOST_PAIRS and p.kv_len * (p.d_k + p.d_v) <= MOST_NUMBERS
 
     def _formed(self) -> dict[str, tuple[Array, Array]]:
         if self.problem.visible.size <= MOST_PAIRS:

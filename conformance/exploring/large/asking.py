@@ -8,6 +8,7 @@ import numpy as np
 
 from conformance.dtypes import NUMPY_DTYPES
 from conformance.errors import UsageError
+from conformance.exploring.large import layer
 from conformance.exploring.large.call import Large, token
 from conformance.exploring.large.contents import operands
 from conformance.exploring.large.judged import Told, judged
@@ -176,14 +177,20 @@ class ByProtocol:
     def ask(self, call: Large, policy: str) -> Told:
         """What became of a call."""
         size = NUMPY_DTYPES[call.dtype].itemsize
-        if max(call.elements.values()) * size > MOST_BYTES:
+        numbers = [*call.elements.values(), *(n for _, n in call.projections.values())]
+        if max(numbers) * size > MOST_BYTES:
             return Told("memory", f"an array is larger than the {MOST_BYTES >> 20} MiB that a line holds")
         arrays, others = options(call)
-        inputs = {
-            part: _headed(call, name, array)[:, :, keys]
-            for name, array in operands(call, host(call.dtype)).items()
-            for part, keys in parted(call, name).items()
-        }
+        make = host(call.dtype)
+        inputs = (
+            {**layer.operands(call, make), **layer.weights(call, make)}
+            if call.layer
+            else {
+                part: _headed(call, name, array)[:, :, keys]
+                for name, array in operands(call, make).items()
+                for part, keys in parted(call, name).items()
+            }
+        )
         case = Case(
             id="explore/large", note="", operation=call.operation, covers=(), features=(), dtypes=(call.dtype,),
             excluded={}, options={name: list(x) if isinstance(x, tuple) else x for name, x in others.items()},

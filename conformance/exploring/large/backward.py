@@ -140,7 +140,10 @@ def _take(call: Large, name: str, tally: _Tally, start: int, wrong: Array, got: 
     tally.wrong += int(wrong.sum())
     if wrong.any() and not tally.first:
         n = int(np.argmax(wrong))
-        tally.first = f"gradient of {name}[{entry[n]}, {head[n]}, {row[n]}]: got {_read(got[n], want[n])}"
+        place = (
+            f"{entry[n]}, {row[n]}] of head {head[n]}" if call.layer else f"{entry[n]}, {head[n]}, {row[n]}]"
+        )
+        tally.first = f"gradient of {name}[{place}: got {_read(got[n], want[n])}"
     for kind in (True, False):
         rows = np.flatnonzero(wrong == kind)
         if len(rows) > KEPT:

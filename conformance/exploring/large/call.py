@@ -8,7 +8,7 @@ from zlib import crc32
 
 from conformance.dtypes import NUMPY_DTYPES
 from conformance.errors import UsageError
-from conformance.names import DTYPES, SDPA, SDPA_VJP
+from conformance.names import DTYPES, MHA, MHA_VJP, SDPA, SDPA_VJP
 
 TOKEN = "L1"
 """What every token begins with: the form and its version."""
@@ -50,13 +50,33 @@ class Large:
     sinks: bool = False  # one for each head, which follows from its number
     past: int = 0  # keys that are handed over as the past
     scale: float | None = None
+    bias: bool = False  # of a layer: those of query, key and value
     at: int | None = None  # the key that every query asks for, in place of one by its place
     stream: int = 0
 
     @property
     def gradients(self) -> bool:
         """Whether it asks for gradients."""
-        return self.operation == SDPA_VJP
+        return self.operation in (SDPA_VJP, MHA_VJP)
+
+    @property
+    def layer(self) -> bool:
+        """Whether it has projections."""
+        return self.operation in (MHA, MHA_VJP)
+
+    @property
+    def projections(self) -> dict[str, tuple[int, int]]:
+        """Of a layer: rows that each weight is multiplied with, and its numbers."""
+        rows, keys = self.batch * self.q_len, self.batch * self.kv_len
+        query, output = (self.heads * width for width in (self.d_k, self.d_v))
+        key, value = (self.groups * width for width in (self.d_k, self.d_v))
+        found = {
+            "w_q": (rows, query**2),
+            "w_k": (keys, key**2),
+            "w_v": (keys, value**2),
+            "w_o": (rows, output**2),
+        }
+        return found if self.layer else {}
 
     @property
     def multiplier(self) -> float:
@@ -79,7 +99,10 @@ class Large:
     def work(self) -> int:
         """Products of two numbers that plain attention takes."""
         pairs = self.batch * self.heads * self.q_len * self.kv_len
-        return pairs * (self.d_k + self.d_v) * (3 if self.gradients else 1)
+        inner = pairs * (self.d_k + self.d_v) + sum(
+            rows * numbers for rows, numbers in self.projections.values()
+        )
+        return inner * (3 if self.gradients else 1)
 
     @property
     def memory(self) -> int:
@@ -91,6 +114,11 @@ class Large:
         repeated = (self.elements["key"] + self.elements["value"]) * max(size, 4) if self.group > 1 else 0
         widened = sum(self.elements.values()) * 4 if size == 2 else 0
         mask = self.q_len * self.kv_len * (12 if self.biased else 8) if self.mask == "q" else 0
+        if self.layer:  # each tensor once more, by head, and its float32
+            arrays += sum(self.elements.values()) * (size + 4)
+            arrays += (
+                sum(numbers for _, numbers in self.projections.values()) * (size + 4) * (1 + self.gradients)
+            )
         return (
             arrays
             + widened
@@ -104,10 +132,10 @@ _LETTERS = {
     "family": "f", "operation": "o", "dtype": "t", "batch": "b", "heads": "h", "groups": "g", "q_len": "q",
     "kv_len": "k", "d_k": "d", "d_v": "v", "members": "e", "strided": "i", "levels": "l", "causal": "c",
     "offset": "p", "window": "w", "lengths": "n", "mask": "m", "lse": "y",
-    "biased": "x", "softcap": "u", "sinks": "s", "past": "j", "scale": "z", "at": "a", "stream": "r",
+    "biased": "x", "softcap": "u", "sinks": "s", "past": "j", "scale": "z", "bias": "B", "at": "a", "stream": "r",
 }  # fmt: skip
 _SHORT = {
-    "operation": {SDPA: "a", SDPA_VJP: "ag"},
+    "operation": {SDPA: "a", SDPA_VJP: "ag", MHA: "m", MHA_VJP: "mg"},
     "dtype": dict(zip(DTYPES, ("64", "32", "16", "b16"), strict=True)),
 }
 
@@ -158,6 +186,8 @@ def _sound(call: Large) -> bool:
         and call.heads % call.groups == 0
         and call.members in (1, 2, LOUD)
         and 0 <= call.past < call.kv_len
+        and not (call.layer and (call.past or (call.gradients and call.family == "sampled")))
+        and not (call.bias and (not call.layer or call.family == "sampled"))
         and not (call.gradients and (call.past or call.sinks or call.softcap or call.biased))
     )
 
@@ -189,7 +219,7 @@ def _read(name: str, text: str) -> Any:
     }
     if name in reading:
         return reading[name](text)
-    if name in ("strided", "causal", "lengths", "lse", "biased", "sinks"):
+    if name in ("strided", "causal", "lengths", "lse", "biased", "sinks", "bias"):
         if text:
             raise ValueError(text)
         return True
@@ -214,7 +244,14 @@ def line(call: Large) -> str:
         shapes["past_value"] = (c.batch, c.groups, c.past, c.d_v)
     if c.gradients:
         shapes["grad_output"] = (c.batch, c.heads, c.q_len, c.d_v)
-    words = [f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items()]
+    told = {
+        name: (n, length, heads * d) if c.layer else (n, heads, length, d)
+        for name, (n, heads, length, d) in shapes.items()
+    }
+    words = [f"{name} {'x'.join(map(str, shape))}" for name, shape in told.items()]
+    if c.layer:
+        words += [f"{c.heads} heads" + (f" on {c.groups}" if c.groups < c.heads else "")]
+        words += ["b_q, b_k and b_v"] if c.bias else []
     words += ["is_causal=True"] if c.causal else []
     words += [f"window={c.window}"] if c.window is not None else []
     if c.offset is not None:

@@ -8,8 +8,8 @@ from functools import cache
 from conformance.exploring.counter import Dice
 from conformance.exploring.draw import Claims
 from conformance.exploring.large.call import EVERY, LOUD, Large
-from conformance.exploring.large.sampled import affordable
-from conformance.names import SDPA, SDPA_VJP
+from conformance.exploring.large.sampling import affordable
+from conformance.names import MHA, MHA_VJP, SDPA, SDPA_VJP
 
 WIDTHS = ((64, 64), (128, 128), (64, 64), (128, 128), (256, 256), (192, 128), (576, 512), (96, 96))
 GROUPS = ((8, 1), (8, 8), (32, 8), (16, 2), (4, 4), (5, 1), (1, 1))
@@ -30,6 +30,12 @@ class Shape:
     name: str
     make: Callable[[Dice], Large]
     gradients: bool = False
+    layer: bool = False
+
+    @property
+    def operation(self) -> str:
+        """What is asked."""
+        return (MHA_VJP if self.gradients else MHA) if self.layer else SDPA_VJP if self.gradients else SDPA
 
 
 def _around(dice: Dice, *sizes: int) -> int:
@@ -119,6 +125,35 @@ def _many_gradients(dice: Dice) -> Large:
                  kv_len=dice.between(2, 6))  # fmt: skip
 
 
+def _long_layer(dice: Dice) -> Large:
+    heads, groups = dice.choice(((4, 4), (4, 1), (8, 2), (16, 4)))
+    return Large(heads=heads, groups=groups, q_len=dice.choice((1, 3, 64, 65)),
+                 kv_len=_around(dice, 4096, 8192, 16_384))  # fmt: skip
+
+
+def _square_layer(dice: Dice) -> Large:
+    heads, groups = dice.choice(((4, 4), (4, 1), (8, 2)))
+    return Large(heads=heads, groups=groups, q_len=(length := _around(dice, 2048, 4096)), kv_len=length)
+
+
+def _headed_layer(dice: Dice) -> Large:
+    heads = _around(dice, 64, 64, 96, 128)
+    return Large(batch=dice.choice((1, 2)), heads=heads, groups=dice.choice((1, heads)), q_len=dice.between(1, 5),
+                 kv_len=dice.between(9, 40))  # fmt: skip
+
+
+def _many_layer(dice: Dice) -> Large:
+    heads = dice.choice((1, 2))
+    return Large(batch=65_536 // heads + dice.between(0, 2), heads=heads, groups=heads, q_len=dice.between(1, 2),
+                 kv_len=dice.between(2, 4))  # fmt: skip
+
+
+def _layer_gradients(dice: Dice) -> Large:
+    heads, groups = dice.choice(((4, 4), (4, 2), (65, 65)))
+    length = _around(dice, 1024, 2048) if heads == 4 else dice.between(5, 40)
+    return Large(heads=heads, groups=groups, q_len=length, kv_len=length)
+
+
 SHAPES = (
     Shape("65,536 entries", _entries),
     Shape("65,536 entries times heads", _both),
@@ -134,13 +169,18 @@ SHAPES = (
     Shape("keys of more than 2^31 numbers", _keys_beyond),
     Shape("queries of more than 2^31 numbers", _rows_beyond),
     Shape("more than 2^31 pairs of a query and a key", _pairs_beyond),
+    Shape("a layer of 64 heads and more", _headed_layer, layer=True),
+    Shape("a layer of few queries over 4,096 keys and more", _long_layer, layer=True),
+    Shape("gradients of a layer", _layer_gradients, True, layer=True),
+    Shape("a layer of 65,536 entries times heads", _many_layer, layer=True),
+    Shape("a layer of 2,048 and 4,096 queries and keys", _square_layer, layer=True),
 )
-"""In the order of the first round, the cheapest first."""
+"""In the order of the first round, the cheapest first, those of layers last."""
 
 
 def draw(claims: Claims, seed: int, number: int) -> tuple[Shape, Large] | None:
     """Call `number` of a seed and the kind of its sizes; None where the target claims too little for it."""
-    shapes = tuple(s for s in SHAPES if (SDPA_VJP if s.gradients else SDPA) in claims.operations)
+    shapes = tuple(s for s in SHAPES if s.operation in claims.operations)
     if not shapes:
         return None
     round_, place = divmod(number, len(shapes))
@@ -149,7 +189,7 @@ def draw(claims: Claims, seed: int, number: int) -> tuple[Shape, Large] | None:
     for attempt in range(TRIES):
         dice = Dice("large", seed, number, attempt)
         call = _optional(claims, shape.make(dice), dice)
-        call = replace(call, dtype=_dtype(claims, dice), operation=SDPA_VJP if shape.gradients else SDPA)
+        call = replace(call, dtype=_dtype(claims, dice), operation=shape.operation)
         call = _filled(claims, call, dice)
         needed = needs(call)
         if needed <= claims.features and (not claims.wanted or claims.wanted & needed):
@@ -207,16 +247,23 @@ def _filled(claims: Claims, call: Large, dice: Dice) -> Large:
     if c.gradients:
         c = replace(c, lse=False, mask="" if c.biased else c.mask, biased=False)
         sampled = replace(c, family="sampled")
+        c = replace(c, bias=c.layer and dice.chance(50))
         return (
-            sampled if kind >= 75 and affordable(sampled) else replace(c, members=2, strided=dice.chance(60))
+            sampled
+            if kind >= 75 and affordable(sampled)
+            else replace(c, members=2, strided=dice.chance(60) or c.layer)
         )
     c = _more(claims, c, dice)
+    if c.layer:
+        c = replace(c, past=0)
     counted = {"": 0, "k": c.batch * c.kv_len, "q": c.q_len * c.kv_len}[c.mask]
     if kind < 15 and counted <= MOST_COUNTED:
         return _capped(replace(c, family="counts", levels=dice.choice((1, 4))))
-    if kind < 35 and c.dtype != "float64":
+    if kind < 35 and c.dtype != "float64" and (affordable(c) or not c.layer):
         return _capped(replace(c, family="sampled", levels=dice.choice((1, 4))))
     members = dice.choice((1, 1, 2, LOUD, LOUD))
+    if c.layer:
+        c = replace(c, bias=dice.chance(50))
     if c.kv_len < members or (c.d_v < LOUD + 16 and members == LOUD):
         members = 1
     return _capped(replace(c, members=members, strided=members > 1 and dice.chance(50)))

@@ -68,8 +68,12 @@ def judged(call: Large, policy: str, answer: Pieces) -> Told:
     """The judgement of what was returned."""
     if told := _misshapen(call, answer):
         return Told("wrong", told)
+    if call.layer and call.family != "sampled":
+        from conformance.exploring.large.layer import Headed
+
+        answer = Headed(call, answer)
     if call.family == "sampled":
-        from conformance.exploring.large.sampled import taken
+        from conformance.exploring.large.sampling import taken
 
         return Told("judged", pieces=taken(call, answer))
     if call.gradients:
@@ -82,14 +86,23 @@ def judged(call: Large, policy: str, answer: Pieces) -> Told:
 def shapes(call: Large) -> dict[str, tuple[int, ...]]:
     """The shape of each result."""
     c = call
+    if c.layer:
+        found: dict[str, tuple[int, ...]] = {
+            "query": (c.batch, c.q_len, c.heads * c.d_k),
+            "key": (c.batch, c.kv_len, c.groups * c.d_k),
+        }
+        found["value"] = (c.batch, c.kv_len, c.groups * c.d_v)
+        if not c.gradients:
+            found = {"output": (c.batch, c.q_len, c.heads * c.d_v)}
+        return {**found, **({"lse": (c.batch, c.heads, c.q_len)} if c.lse else {})}
     if c.gradients:
         return {
             "query": (c.batch, c.heads, c.q_len, c.d_k),
             "key": (c.batch, c.groups, c.kv_len, c.d_k),
             "value": (c.batch, c.groups, c.kv_len, c.d_v),
         }
-    found: dict[str, tuple[int, ...]] = {"output": (c.batch, c.heads, c.q_len, c.d_v)}
-    return {**found, "lse": (c.batch, c.heads, c.q_len)} if c.lse else found
+    output: dict[str, tuple[int, ...]] = {"output": (c.batch, c.heads, c.q_len, c.d_v)}
+    return {**output, "lse": (c.batch, c.heads, c.q_len)} if c.lse else output
 
 
 def _misshapen(call: Large, answer: Pieces) -> str:

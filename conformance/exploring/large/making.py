@@ -59,6 +59,25 @@ class Maker:
         """Whole numbers over a power of two, in the dtype."""
         return self.floating(self.floating(array) * (1 / parts))
 
+    def shaped(self, array: Any, shape: tuple[int, ...]) -> Any:
+        """The array in another shape."""
+        return array.reshape(shape) if self.kind == "torch" else self.module.reshape(array, shape)
+
+    def turned(self, array: Any, axes: tuple[int, ...]) -> Any:
+        """The array with its axes in another order."""
+        if self.kind == "torch":
+            return array.permute(axes)
+        if self.kind == "array-api-strict":
+            return self.module.permute_dims(array, axes)
+        return self.module.transpose(array, axes)
+
+    def picked(self, array: Any, places: Array) -> Any:
+        """The last axis in another order."""
+        index = self.taken(places)
+        if self.kind == "torch":
+            return self.module.index_select(array, array.ndim - 1, index)
+        return self.module.take(array, index, axis=array.ndim - 1)
+
     def filled(self, rows: int, width: int, block: Callable[[int, int], Any]) -> Any:
         """[rows, width] of blocks of rows, each put where it belongs as soon as it is made."""
         parts = list(spans(rows, max(BLOCK // width, 1)))

@@ -38,7 +38,7 @@ def flagged(call: Large, got: Array, want: Wanted) -> Array:
 def sentence(call: Large, flat: int, got: Array, want: Wanted) -> str:
     """What one row asked for and what came; `want` holds that row alone."""
     entry, head, row = (int(x[0]) for x in place(call, np.array([flat])))
-    where = f"output[{entry}, {head}, {row}]"
+    where = f"output[{entry}, {row}] of head {head}" if call.layer else f"output[{entry}, {head}, {row}]"
     if call.family == "counts":
         return f"{where}: {_uncounted(got, want.output[0])}"
     owner = f"head {head}" if call.group == 1 else f"key head {head // call.group}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from conformance.exploring.large.call import LOUD, Large, token
 from conformance.exploring.large.judged import Told
+from conformance.names import SDPA, SDPA_VJP
 
 CALLS = 60
 SECONDS = 40.0
@@ -123,6 +124,9 @@ def sized(call: Large, name: str, size: int) -> Large:
 
 def _plainer(call: Large) -> Iterator[Callable[[Large], Large]]:
     """The call with less of it, one thing at a time."""
+    yield lambda c: replace(c, bias=False)
+    if call.layer and call.family != "sampled":
+        yield lambda c: replace(c, operation=SDPA_VJP if c.gradients else SDPA, bias=False)
     yield lambda c: replace(c, lse=False)
     yield lambda c: replace(c, past=0)
     yield lambda c: replace(c, sinks=False)

@@ -140,7 +140,13 @@ def taken(
         return
 
     def allowed(other: Large) -> bool:
-        return other.memory <= memory and other.dtype in claims.dtypes and needs(other) <= claims.features
+        known = other.operation in claims.operations
+        return (
+            known
+            and other.memory <= memory
+            and other.dtype in claims.dtypes
+            and needs(other) <= claims.features
+        )
 
     found = examine(lambda other: _asked(asker, other, policy, tally), allowed, call, told, name)
     tally.found.append(found)
@@ -202,7 +208,8 @@ def _row(call: Large, told: Told, name: str) -> Row:
         "unsupported": "unsupported",
     }  # fmt: skip
     features = tuple(sorted(needs(call)))
-    covers = ["GRAD-1" if call.gradients else "ATT-1", *(COVERS[f] for f in features if f in COVERS)]
+    first = "GRAD-1" if call.gradients else "PROJ-1" if call.layer else "ATT-1"
+    covers = [first, *(COVERS[f] for f in features if f in COVERS)]
     return Row(
         case=name, operation=call.operation, dtype=call.dtype, verdict=verdicts[told.kind],
         covers=tuple(dict.fromkeys(covers)), features=features, message=told.message, seconds=told.seconds,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from conformance.exploring.large import layer
 from conformance.exploring.large.call import Large
 from conformance.exploring.large.contents import operands
 from conformance.exploring.large.judged import Told, judged
@@ -92,6 +93,7 @@ def option_names(call: Large) -> tuple[list[str], list[str]]:
         "mask": bool(call.mask) and not call.biased, "attn_bias": bool(call.mask) and call.biased,
         "kv_lengths": call.lengths, "q_offset": isinstance(call.offset, str), "sinks": call.sinks,
         "past_key": call.past > 0, "past_value": call.past > 0,
+        **dict.fromkeys(("b_q", "b_k", "b_v"), call.bias),
     }  # fmt: skip
     others = {
         "is_causal": call.causal, "window": call.window is not None,
@@ -103,6 +105,8 @@ def option_names(call: Large) -> tuple[list[str], list[str]]:
 
 def given(target: Target, call: Large, make: Maker) -> dict[str, Any]:
     """Every argument as the target takes it."""
+    if call.layer:
+        return _layered(target, call, make)
     lengths = {"query": (call.heads, call.q_len), "grad_output": (call.heads, call.q_len)}
     found = {}
     for name, array in operands(call, make).items():
@@ -110,6 +114,17 @@ def given(target: Target, call: Large, make: Maker) -> dict[str, Any]:
         shape = (call.batch, heads, length, array.shape[-1])
         for part, keys in parted(call, name).items():
             found[part] = _laid(target, call, make, part, array, shape, keys)
+    arrays, others = options(call)
+    return {**found, **{name: target.give(array) for name, array in arrays.items()}, **others}
+
+
+def _layered(target: Target, call: Large, make: Maker) -> dict[str, Any]:
+    """Every argument of a layer."""
+    found = {**layer.operands(call, make), **layer.weights(call, make)}
+    if make.kind == "torch":
+        found = {name: array.contiguous() for name, array in found.items()}
+    elif make.kind == "numpy" and target.array_type != "numpy":
+        found = {name: target.give(np.ascontiguousarray(array)) for name, array in found.items()}
     arrays, others = options(call)
     return {**found, **{name: target.give(array) for name, array in arrays.items()}, **others}
 
@@ -176,4 +191,4 @@ class Answered:
         return array.swapaxes(1, 2) if turned else array
 
     def _turned(self, name: str) -> bool:
-        return self._target.layout == "blhd" and name != "lse"
+        return self._target.layout == "blhd" and name != "lse" and not self._call.layer

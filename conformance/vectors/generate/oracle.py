@@ -71,7 +71,7 @@ def _decided(
         heads = []
         for h in range(problem.num_heads):
             g = h // problem.group
-            weights = softmax(problem, approximation, b, h, queries[h], keys[g])
+            weights = softmax(problem, approximation, b, h, queries[h] @ keys[g].transposed())
             for place in np.ndindex(*problem.visible.shape[2:]):
                 outputs["weights"][b, h, *place] = weights.weight(*place)
             outputs["lse"][b, h] = weights.lse
@@ -129,12 +129,9 @@ class Weights:
         return self.exponentials[i][j] / self.totals[i]
 
 
-def softmax(
-    problem: Problem, approximation: Approximation, b: int, h: int, query: Exact, key: Exact
-) -> Weights:
-    """The exponentials of one head and their sums; exact where logits tie."""
+def softmax(problem: Problem, approximation: Approximation, b: int, h: int, raw: Exact) -> Weights:
+    """The exponentials of one head and their sums; exact where logits tie. `raw` is q k^T, [rows, kv_len]."""
     n, m = problem.visible.shape[2:]
-    raw = query @ key.transposed()
     factor = scale_of(problem)
     sinks = problem.inputs.get("sinks")
     exponentials = [[flint.arb(0)] * m for _ in range(n)]

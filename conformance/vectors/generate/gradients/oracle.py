@@ -93,10 +93,11 @@ def _entry(problem: Problem, a: Approximation, b: int, total: _Sums) -> None:
         head = Exact.of(cotangent if problem.layer else cotangent[h])
         if problem.layer:
             head = head @ Exact.of(problem.inputs["w_o"][h]).transposed()
-        weights = softmax(problem, a, b, h, queries[h], keys[g])
+        raw = queries[h] @ keys[g].transposed()
+        weights = softmax(problem, a, b, h, raw)
         of_lse = problem.inputs["grad_lse"][b, h] if "grad_lse" in problem.inputs else None
         rows_of_lse = _sums_of_rows(problem, a, b, h) if total.whole_rows else None
-        d_logits, d_sinks = _logits(problem, weights, head @ values[g].transposed(), of_lse)
+        d_logits, d_sinks = of_logits(problem, weights, head @ values[g].transposed(), of_lse)
         if problem.has_bias:
             one_column = total.bias_shape[-1] == 1 and rows_of_lse is not None
             total.add_logits(b, h, np.asarray(rows_of_lse)[:, None] if one_column else d_logits)
@@ -105,7 +106,7 @@ def _entry(problem: Problem, a: Approximation, b: int, total: _Sums) -> None:
         if rows_of_lse is not None and _whole_rows_of_key_bias(problem):
             of_rows = rows_of_lse[:, None] * queries[h].balls() * scale_of(problem)
             total.add("b_k", g, of_rows.sum(axis=0))
-        slope = _slope(problem, queries[h], keys[g])
+        slope = slope_of(problem, raw)
         d_scores = d_logits if slope is None else d_logits * slope
         factor = scale_of(problem)
         flat = slope is None and of_lse is None and "sinks" not in problem.inputs
@@ -163,7 +164,7 @@ def _project(problem: Problem, b: int, name: str, i: int, gradient: Any, total: 
         total.add(bias, i, gradient.sum(axis=0))
 
 
-def _logits(problem: Problem, weights: Weights, products: Exact, of_lse: Array | None) -> tuple[Any, Any]:
+def of_logits(problem: Problem, weights: Weights, products: Exact, of_lse: Array | None) -> tuple[Any, Any]:
     """P (dP - sum P dP) of one head, with the cotangent of the lse where there is one; and the gradient of its sink.
 
     Without a sink dP is taken relative to one of the keys seen, so that a row with one key gives exactly zero.
@@ -187,11 +188,11 @@ def _logits(problem: Problem, weights: Weights, products: Exact, of_lse: Array |
     return gradient, d_sinks if sunk else None
 
 
-def _slope(problem: Problem, query: Exact, key: Exact) -> Any:
+def slope_of(problem: Problem, raw: Exact) -> Any:
     """1 - tanh^2 of every scaled product (GRAD-7); None without a softcap."""
     if problem.softcap is None:
         return None
-    raw, factor, cap = query @ key.transposed(), scale_of(problem), flint.arb(problem.softcap)
+    factor, cap = scale_of(problem), flint.arb(problem.softcap)
     slope = np.empty((len(problem.rows), problem.kv_len), dtype=object)
     for i, j in np.ndindex(slope.shape):
         slope[i, j] = (factor * raw.ball(i, j) / cap).cosh() ** -2
