@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from mha_core.arrays import beside, cast, cast_bias, finite, known_finite, without_derivative
 from mha_core.heads import grouped, ungrouped
+from mha_core.jax_stored import stored
 from mha_core.options import Options, Sizes
 from mha_core.result import Array
 from mha_core.visibility import cut
@@ -25,7 +26,8 @@ class Softmax(NamedTuple):
 
 def products(xp: Any, x: Array, y: Array, sizes: Sizes) -> Array:
     """Each row of (..., H, rows, d) times each of its group's (..., G, columns, d): (..., H, rows, columns)."""
-    return ungrouped(xp, xp.matmul(grouped(xp, x, sizes), xp.matrix_transpose(y)), sizes)
+    found = xp.matmul(grouped(xp, x, sizes), xp.matrix_transpose(y))
+    return ungrouped(xp, stored(found) if x.shape[-1] == 1 else found, sizes)  # of width 1 it is no sum
 
 
 def logits_of(xp: Any, query: Array, key: Array, sizes: Sizes, visible: Array | None) -> Array:

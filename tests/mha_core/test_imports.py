@@ -36,7 +36,12 @@ def test_importing_the_core_loads_no_framework():
     assert not FRAMEWORKS & set(loaded)
 
 
-FRAMEWORK_OF = {"torch_fused.py": "torch", "jax_blocks.py": "jax", "jax_at_once.py": "jax"}
+FRAMEWORK_OF = {
+    "torch_fused.py": "torch",
+    "jax_blocks.py": "jax",
+    "jax_at_once.py": "jax",
+    "jax_stored.py": "jax",
+}
 """The one module that may name each framework: it takes it from sys.modules."""
 
 
