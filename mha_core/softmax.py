@@ -3,9 +3,8 @@
 import math
 from typing import Any, NamedTuple
 
-from mha_core.arrays import beside, cast, cast_bias, finite, known_finite, without_derivative
+from mha_core.arrays import beside, cast, cast_bias, finite, is_traced, known_finite, without_derivative
 from mha_core.heads import grouped, ungrouped
-from mha_core.jax_stored import stored
 from mha_core.options import Options, Sizes
 from mha_core.result import Array
 from mha_core.visibility import cut
@@ -26,8 +25,13 @@ class Softmax(NamedTuple):
 
 def products(xp: Any, x: Array, y: Array, sizes: Sizes) -> Array:
     """Each row of (..., H, rows, d) times each of its group's (..., G, columns, d): (..., H, rows, columns)."""
-    found = xp.matmul(grouped(xp, x, sizes), xp.matrix_transpose(y))
-    return ungrouped(xp, stored(found) if x.shape[-1] == 1 else found, sizes)  # of width 1 it is no sum
+    if x.shape[-1] == 1 and is_traced(
+        xp, x
+    ):  # a compiler fuses a product alone with the subtraction after it, and
+        x, y = (
+            xp.concat([z, xp.zeros_like(z)], axis=-1) for z in (x, y)
+        )  # unrounded, 1e30 less itself is not 0
+    return ungrouped(xp, xp.matmul(grouped(xp, x, sizes), xp.matrix_transpose(y)), sizes)
 
 
 def logits_of(xp: Any, query: Array, key: Array, sizes: Sizes, visible: Array | None) -> Array:
