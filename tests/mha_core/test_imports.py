@@ -40,9 +40,8 @@ FRAMEWORK_OF = {
     "torch_fused.py": "torch",
     "jax_blocks.py": "jax",
     "jax_at_once.py": "jax",
-    "jax_stored.py": "jax",
 }
-"""The one module that may name each framework: it takes it from sys.modules."""
+"""The modules that may name a framework: each takes it from sys.modules."""
 
 
 def test_one_module_calls_each_framework_and_imports_none():
