@@ -3,7 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
-from mha_core.arrays import beside, cast, cast_bias, finite, known_finite, without_derivative
+from mha_core.arrays import beside, cast, cast_bias, finite, is_traced, known_finite, without_derivative
 from mha_core.heads import grouped, ungrouped
 from mha_core.options import Options, Sizes
 from mha_core.result import Array
@@ -25,6 +25,12 @@ class Softmax(NamedTuple):
 
 def products(xp: Any, x: Array, y: Array, sizes: Sizes) -> Array:
     """Each row of (..., H, rows, d) times each of its group's (..., G, columns, d): (..., H, rows, columns)."""
+    if x.shape[-1] == 1 and is_traced(
+        xp, x
+    ):  # a compiler fuses a product alone with the subtraction after it, and
+        x, y = (
+            xp.concat([z, xp.zeros_like(z)], axis=-1) for z in (x, y)
+        )  # unrounded, 1e30 less itself is not 0
     return ungrouped(xp, xp.matmul(grouped(xp, x, sizes), xp.matrix_transpose(y)), sizes)
 
 

@@ -34,8 +34,6 @@ NAMES = {
 }
 DENSE = (names.SDPA, names.MHA, names.SDPA_VJP, names.MHA_VJP)
 """Operations that take every option."""
-FORWARD_ONLY = {"jax_backend"}
-"""Backends that leave gradients to another one."""
 SOURCES = sorted(
     path
     for path in Path(backends.__file__).parent.glob("*_backend.py")
@@ -86,7 +84,7 @@ def backend(request):
     return imported(request.param)
 
 
-@pytest.fixture(params=[name for name in FRAMEWORKS if name not in FORWARD_ONLY])
+@pytest.fixture(params=FRAMEWORKS)
 def differentiable(request):
     return imported(request.param)
 
@@ -132,16 +130,12 @@ def test_what_it_declares(backend):
     assert backend.name == NAMES[backend.__name__.rpartition(".")[2]]
     assert backend.version == framework.__version__
     assert set(backend.dtypes) <= set(names.DTYPES)
-    of_gradients = {"grad_lse"} if backend.__name__.rpartition(".")[2] in FORWARD_ONLY else set()
-    assert backend.features == set(names.FEATURES) - of_gradients
+    assert backend.features == set(names.FEATURES)
     assert backend.accuracy == "fused"
     for operation in set(names.OPERATIONS) - set(DENSE):
         own = inspect.signature(getattr(mha_core, operation)).parameters
         assert inspect.signature(getattr(backend, operation)).parameters.keys() == own.keys()
     for operation in DENSE:
-        if operation.endswith("_vjp") and backend.__name__.rpartition(".")[2] in FORWARD_ONLY:
-            assert not hasattr(backend, operation)
-            continue
         parameters = inspect.signature(getattr(backend, operation)).parameters
         returned = {"return_weights", "return_lse"} if operation.endswith("_vjp") else set()
         assert set(names.OPTIONS) - returned <= set(parameters)

@@ -36,8 +36,12 @@ def test_importing_the_core_loads_no_framework():
     assert not FRAMEWORKS & set(loaded)
 
 
-FRAMEWORK_OF = {"torch_fused.py": "torch", "jax_blocks.py": "jax", "jax_at_once.py": "jax"}
-"""The one module that may name each framework: it takes it from sys.modules."""
+FRAMEWORK_OF = {
+    "torch_fused.py": "torch",
+    "jax_blocks.py": "jax",
+    "jax_at_once.py": "jax",
+}
+"""The modules that may name a framework: each takes it from sys.modules."""
 
 
 def test_one_module_calls_each_framework_and_imports_none():
