@@ -23,6 +23,8 @@ from conformance.vectors.generate.problem import pose
 NOTE = "A call that is judged on the spot."
 AT_ONCE = 32
 """Elements that the second tier is asked for at once: those that err most."""
+OF_KEYS = ("key", "value")
+"""Gradients of which some rows can be judged."""
 ROUNDS = 8
 """How often it is asked before the whole result is formed by it."""
 
@@ -186,6 +188,7 @@ def certify(
     dtype: str,
     *,
     rows: tuple[int, ...] | None = None,
+    keys: tuple[int, ...] = (),
     policies: tuple[str, ...] = POLICIES,
     dtype_of: Mapping[str, str] | None = None,
     name: str = "call/certified",
@@ -202,6 +205,7 @@ def certify(
         dtype: the dtype of the call.
         rows: the query rows to judge; None for all. Where gradients are asked for, only rows of that of the query
             are judged then: the others are sums over every row.
+        keys: rows of the gradients of key and value to judge, and nothing else; of gradients without projections.
         policies: the accuracy policies that bounds are wanted of; fewer are faster.
         dtype_of: the dtype of an operand that has another one, which attn_bias may.
         name: the case's ID, which seeds the drawn roundings of gradients.
@@ -218,8 +222,9 @@ def certify(
         for key, array in inputs.items()
     }
     draft = Draft(
-        name, NOTE, (), operation, widened, dict(options), rows=rows, only=(dtype,), dtype_of=dtype_of or {}
-    )
+        name, NOTE, (), operation, widened, dict(options), rows=rows, only=(dtype,), dtype_of=dtype_of or {},
+        sampled=dict.fromkeys(OF_KEYS, keys) if keys else {},
+    )  # fmt: skip
     tier = first(dtype)
     values = replace(tier.values, limits=least_limits, draws=DRAWS) if look else tier.values
     inexact = [
@@ -246,8 +251,12 @@ def certify(
     problem = pose(operation, widened, options, rows)
     whole = rows is None and "attn_bias" in widened
     bias_shape = widened["attn_bias"].shape if whole else (1, 1)
-    second = Second(problem, bias_shape, tuple(case.expected), case.gradients)
-    errors = {key: tier.error(problem, key, golden.hi.shape) for key, golden in case.expected.items()}
+    second = Second(problem, bias_shape, tuple(case.expected), case.gradients, keys)
+    held = {key: (golden.shape if keys else golden.hi.shape) for key, golden in case.expected.items()}
+    errors = {key: tier.error(problem, key, shape) for key, shape in held.items()}
+    if keys:
+        case = replace(case, expected={name: case.expected[name] for name in OF_KEYS})
+        errors = {name: errors[name][..., list(keys), :] for name in OF_KEYS}
     if look and case.gradients:
         case = replace(case, expected={key: less_sure(golden) for key, golden in case.expected.items()})
     found = Certified(case, dtype, errors, policies, second)

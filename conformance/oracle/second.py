@@ -28,6 +28,7 @@ class Second:
     bias_shape: tuple[int, ...]
     names: tuple[str, ...]
     gradients: bool
+    keys: tuple[int, ...] = ()  # the rows of the gradients of key and value that are held, if not all
     _every: dict[str, tuple[Array, Array]] = field(default_factory=dict)
 
     def at_once(self, most: int) -> int:
@@ -39,7 +40,7 @@ class Second:
     def __call__(self, name: str, golden: Golden, flat: Array) -> tuple[Array, Array]:
         """Hi and lo of the elements at flat places of a result."""
         if self.gradients:
-            return self._gradients(name, flat)
+            return self._gradients(name, golden, flat)
         shape = golden.hi.shape
         flattened = (self.problem.size, *shape[len(self.problem.batch) :])
         places = [tuple(int(i) for i in np.unravel_index(i, flattened)) for i in flat]
@@ -47,7 +48,13 @@ class Second:
         both = np.array([found[place] for place in places]).reshape(-1, 2)
         return both[:, 0], both[:, 1]
 
-    def _gradients(self, name: str, flat: Array) -> tuple[Array, Array]:
+    def _gradients(self, name: str, golden: Golden, flat: Array) -> tuple[Array, Array]:
+        if self.keys:
+            *before, row, column = np.unravel_index(flat, golden.hi.shape)
+            whole = self.problem.inputs[name].shape
+            entry = np.ravel_multi_index(before[:-1], golden.hi.shape[:-3]) if len(before) > 1 else 0
+            place = (entry, before[-1], np.array(self.keys)[row], column)
+            flat = np.ravel_multi_index(np.broadcast_arrays(*place), whole)
         if name in ELEMENTWISE and not self.problem.layer and self.problem.visible.size > MOST_PAIRS:
             shape = self.problem.inputs[name].shape
             places = [tuple(int(i) for i in np.unravel_index(i, shape)) for i in flat]

@@ -51,6 +51,9 @@ class Large:
     past: int = 0  # keys that are handed over as the past
     scale: float | None = None
     bias: bool = False  # of a layer: those of query, key and value
+    few: bool = (
+        False  # of sampled gradients: the cotangent is zero but for some rows, so that keys can be judged
+    )
     at: int | None = None  # the key that every query asks for, in place of one by its place
     stream: int = 0
 
@@ -132,7 +135,8 @@ _LETTERS = {
     "family": "f", "operation": "o", "dtype": "t", "batch": "b", "heads": "h", "groups": "g", "q_len": "q",
     "kv_len": "k", "d_k": "d", "d_v": "v", "members": "e", "strided": "i", "levels": "l", "causal": "c",
     "offset": "p", "window": "w", "lengths": "n", "mask": "m", "lse": "y",
-    "biased": "x", "softcap": "u", "sinks": "s", "past": "j", "scale": "z", "bias": "B", "at": "a", "stream": "r",
+    "biased": "x", "softcap": "u", "sinks": "s", "past": "j", "scale": "z", "bias": "B", "few": "F", "at": "a",
+    "stream": "r",
 }  # fmt: skip
 _SHORT = {
     "operation": {SDPA: "a", SDPA_VJP: "ag", MHA: "m", MHA_VJP: "mg"},
@@ -187,6 +191,7 @@ def _sound(call: Large) -> bool:
         and call.members in (1, 2, LOUD)
         and 0 <= call.past < call.kv_len
         and not (call.layer and (call.past or (call.gradients and call.family == "sampled")))
+        and not (call.few and not (call.gradients and call.family == "sampled"))
         and not (call.bias and (not call.layer or call.family == "sampled"))
         and not (call.gradients and (call.past or call.sinks or call.softcap or call.biased))
     )
@@ -219,7 +224,7 @@ def _read(name: str, text: str) -> Any:
     }
     if name in reading:
         return reading[name](text)
-    if name in ("strided", "causal", "lengths", "lse", "biased", "sinks", "bias"):
+    if name in ("strided", "causal", "lengths", "lse", "biased", "sinks", "bias", "few"):
         if text:
             raise ValueError(text)
         return True
@@ -272,7 +277,7 @@ def said(call: Large) -> str:
     if call.family == "counts":
         return "counted keys" + (f" whose weights step {call.levels} times" if call.levels > 1 else "")
     if call.family == "sampled":
-        return "sampled rows"
+        return "sampled rows" + (", the cotangent zero in the others" if call.few else "")
     which = (
         "each query"
         if call.at is None

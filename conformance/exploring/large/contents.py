@@ -8,6 +8,7 @@ import numpy as np
 from conformance.exploring.counter import key as stream_key
 from conformance.exploring.large.asked import asked, member_of, word_of
 from conformance.exploring.large.call import LOUD, Large
+from conformance.exploring.large.edges import few_rows
 from conformance.exploring.large.making import Maker
 from conformance.exploring.large.mixing import mixed, salt, shifted
 from conformance.vectors.case import Array
@@ -86,7 +87,13 @@ def grad_output(call: Large, make: Maker, start: int, stop: int) -> Any:
     """Rows of the cotangent: a few ones of either sign, so that every product is exact."""
     flat = make.count(start, stop)
     if call.family == "sampled":
-        return make.parted(scattered(call, make, "grad_output", flat, call.d_v), 32)
+        found = scattered(call, make, "grad_output", flat, call.d_v)
+        if call.few:
+            row, there = flat % call.q_len, flat * 0
+            for some in few_rows(call):
+                there = there + _same(row, some)
+            found = found * there[:, None]
+        return make.parted(found, 32)
     words = _salted(call, "grad_output", flat)
     columns = []
     for column in range(call.d_v):

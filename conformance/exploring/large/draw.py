@@ -8,6 +8,7 @@ from functools import cache
 from conformance.exploring.counter import Dice
 from conformance.exploring.draw import Claims
 from conformance.exploring.large.call import EVERY, LOUD, Large
+from conformance.exploring.large.edges import BACKWARD
 from conformance.exploring.large.sampling import affordable
 from conformance.names import MHA, MHA_VJP, SDPA, SDPA_VJP
 
@@ -247,12 +248,11 @@ def _filled(claims: Claims, call: Large, dice: Dice) -> Large:
     if c.gradients:
         c = replace(c, lse=False, mask="" if c.biased else c.mask, biased=False)
         sampled = replace(c, family="sampled")
+        if kind >= 75 and affordable(sampled):
+            long = c.group * c.q_len * c.kv_len > BACKWARD
+            return replace(sampled, few=long and dice.chance(50))
         c = replace(c, bias=c.layer and dice.chance(50))
-        return (
-            sampled
-            if kind >= 75 and affordable(sampled)
-            else replace(c, members=2, strided=dice.chance(60) or c.layer)
-        )
+        return replace(c, members=2, strided=dice.chance(60) or c.layer)
     c = _more(claims, c, dice)
     if c.layer:
         c = replace(c, past=0)

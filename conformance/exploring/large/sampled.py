@@ -9,7 +9,7 @@ from conformance.exploring.large import contents, layer
 from conformance.exploring.large.call import Large
 from conformance.exploring.large.judged import Told
 from conformance.exploring.large.making import host
-from conformance.exploring.large.sampling import Sample, samples
+from conformance.exploring.large.sampling import OF_KEYS, KeySample, Sample, key_samples, samples
 from conformance.exploring.large.seen import shown, sinks
 from conformance.judging.judge import judge
 from conformance.names import REDUCED_POLICIES
@@ -34,6 +34,17 @@ def certified(call: Large, policy: str, told: Told) -> Told:
             return replace(told, kind="unjudged", pieces=None)
         rows += len(sample.rows)
         wrong += bool(message) * len(sample.rows)
+        first = first or message
+    for number, keys in enumerate(key_samples(call)):
+        outputs = {
+            name: decode_array(name, told.pieces[f"{OF_KEYS}{number}/{name}"]) for name in ("key", "value")
+        }
+        try:
+            message = judged_keys(call, keys, own, outputs)
+        except (UnjudgedError, WrongOracleError):
+            return replace(told, kind="unjudged", pieces=None)
+        rows += len(keys.slots)
+        wrong += bool(message) * len(keys.slots)
         first = first or message
     return replace(told, message=first, rows=rows, wrong=wrong, pieces=None)
 
@@ -62,6 +73,54 @@ def _judged(call: Large, sample: Sample, policy: str, outputs: dict[str, Array])
         place = (sample.entry, *(head if axis == 2 else ()), sample.rows[index[axis]], *index[axis + 1 :])
         message = message.replace(_told(index), _told(place), 1)
     return message
+
+
+def judged_keys(call: Large, sample: KeySample, policy: str, outputs: dict[str, Array]) -> str:
+    """What is wrong in the gradients of some keys, [slots, width] each; nothing where all is right."""
+    places = tuple(slot - sample.keys[0] for slot in sample.slots)
+    inputs = reduced_to_keys(call, sample)
+    whole = {}
+    for name, x in outputs.items():
+        whole[name] = np.zeros((1, 1, inputs["key"].shape[-2], x.shape[-1]), x.dtype)
+        whole[name][0, 0, list(places)] = x
+    options = {name: getattr(call, name) for name in ("scale",) if getattr(call, name) is not None}
+    for look in (True, False):
+        found = certify(
+            call.operation, inputs, options, call.dtype, keys=places, policies=(policy,),
+            name="explore/sampled-keys", look=look,
+        )  # fmt: skip
+        if look and found.passes(whole, policy) is not None:
+            return ""
+    judgement = found.judge(whole, policy)
+    if judgement.verdict == "pass":
+        return ""
+    message = judgement.message
+    if judgement.worst is not None:
+        index = judgement.worst.index
+        place = (sample.entry, sample.head, index[2] + sample.keys[0], *index[3:])
+        message = message.replace(_told(index), _told(place), 1)
+    return message
+
+
+def reduced_to_keys(call: Large, sample: KeySample) -> dict[str, Array]:
+    """The rows that see some keys, and the keys that these see, as a call of their own; a mask says what they see."""
+    make, first, end = host("float64"), min(sample.rows), max(sample.rows) + 1
+    heads = [
+        (sample.entry * call.heads + sample.head * call.group + h) * call.q_len for h in range(call.group)
+    ]
+    owner = (sample.entry * call.groups + sample.head) * call.kv_len
+    keys = owner + sample.keys[0], owner + sample.keys[1]
+    inputs: dict[str, Array] = {
+        "query": np.stack([contents.query(call, make, n + first, n + end) for n in heads])[None],
+        "key": contents.key(call, make, *keys)[None, None],
+        "value": contents.value(call, make, *keys)[None, None],
+        "grad_output": np.stack([contents.grad_output(call, make, n + first, n + end) for n in heads])[None],
+    }
+    rows, slots = np.array(sample.rows), np.arange(*sample.keys)
+    for name in ("query", "grad_output"):
+        inputs[name] = inputs[name][:, :, rows - first]
+    seen = shown(call, np.array([sample.entry]), rows[:, None], slots)
+    return inputs if seen.all() else {**inputs, "mask": seen}
 
 
 def _certified(call: Large, sample: Sample, policy: str, look: bool = False) -> Certified:
