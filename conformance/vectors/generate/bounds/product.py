@@ -63,6 +63,7 @@ def head_of(policy: Policy, softmax: Softmax, value: Operand, projection: Array 
         )
         @ square_w
     )
+    variance = np.where(softmax.unpredicted, np.maximum(variance, worst**2), variance)
     seen = softmax.visible.astype(np.float64)
     floor = weights_floor(policy) * (seen @ np.abs(u))
     floor = floor + policy.accumulation_underflow * (seen.sum(axis=-1, keepdims=True) + seen @ np.abs(u))
@@ -81,14 +82,13 @@ def _through(weights: Array, errors: Array) -> Array:
 
 def _logit_error(softmax: Softmax, u: Array, average: Array) -> Array:
     """Errors of the logits act on U less its average, and never beyond the convex hull of U."""
-    growth = softmax.growth
-    moving, total = softmax.weights * growth, softmax.denominator
-    sink = softmax.sink_weight * softmax.sink_growth
+    growth, total = softmax.growth, softmax.denominator
+    moving, sink = softmax.moved
     worst = np.empty_like(average)
     for i, of_row in enumerate(moving):
         seen = softmax.visible[i]
         moved = _weighted_distance(of_row, u, average[i])
-        if softmax.sink_weight[i, 0] > 0:
+        if sink[i, 0] > 0:
             moved = moved + sink[i, 0] * np.abs(average[i])
         with np.errstate(over="ignore"):  # the hull bounds what is beyond all numbers
             worst[i] = moved / total[i]

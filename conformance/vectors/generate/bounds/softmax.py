@@ -24,6 +24,12 @@ LARGEST_EXPONENT = 700.0
 LARGEST_SPREAD = 60.0
 """Beyond it nothing is predicted that W does not say, and squares would overflow."""
 
+DEEP = 300.0
+"""Errors of logits by which a key may win whose weight float64 does not hold: its logarithm is what counts then."""
+
+REPEATED = 8
+"""How often each size of a number has to be there for the errors of the operands to repeat as well."""
+
 NEARLY_LINEAR = 1e-6
 """Below it the second term of the series is all that counts."""
 
@@ -56,6 +62,7 @@ class Softmax:
     unit: float  # of the errors of the logits
     sum_unit: float  # of their sums
     weights_unit: float  # of the weights
+    repeated: bool  # the operands are rounded, and have few sizes of numbers, so that one error comes again and again
 
     @cached_property
     def ties(self) -> Ties:
@@ -92,6 +99,35 @@ class Softmax:
         small = spread < NEARLY_LINEAR
         return np.where(small, 1 + spread / 2, np.expm1(spread) / np.where(small, 1.0, spread))
 
+    @cached_property
+    def unpredicted(self) -> Bools:
+        """Rows of which nothing is predicted that W does not say: no error is linear, or all are one. [rows, 1]."""
+        far = (self.spread >= LARGEST_SPREAD).any(axis=-1, keepdims=True)
+        return np.asarray(far | self.repeated)
+
+    @cached_property
+    def deep(self) -> Bools:
+        """Rows whose weights are moved by more than float64 holds. [rows, 1]."""
+        largest = self.exponent.max(axis=-1, keepdims=True, initial=0.0)
+        return np.asarray(np.maximum(largest, self.sink_exponent) > DEEP)
+
+    @cached_property
+    def moved(self) -> tuple[Array, Array]:
+        """By how much keys and sink may be off in units of `denominator`. [rows, kv_len], [rows, 1]."""
+        moved, sink = self.weights * self.growth, self.sink_weight * self.sink_growth
+        if not self.deep.any():
+            return moved, sink
+        logs = np.where(self.visible, self.logits - self.lse, -np.inf)
+        with np.errstate(divide="ignore"):
+            of_sink = np.log(self.sink_weight)
+        lower = np.concatenate([logs - self.exponent, of_sink - self.sink_exponent], axis=-1)
+        least = finite(np.logaddexp.reduce(lower, axis=-1, keepdims=True))
+        raised, of_sink = (
+            np.exp(np.minimum(x - least, LARGEST_EXPONENT))
+            for x in (logs + self.exponent, of_sink + self.sink_exponent)
+        )
+        return np.where(self.deep, raised, moved), np.where(self.deep, of_sink, sink)
+
     @property
     def growth(self) -> Array:
         """expm1(T): relative error of one unnormalised weight."""
@@ -107,7 +143,7 @@ class Softmax:
         """Sum P exp(-T): the least that the computed denominator can be, relative to the exact one."""
         least = (self.weights * np.exp(-self.exponent)).sum(axis=-1, keepdims=True)
         least = least + self.sink_weight * np.exp(-self.sink_exponent)
-        return np.where(least > 0, least, 1.0)
+        return np.where((least > 0) & ~self.deep, least, 1.0)
 
 
 @dataclass(frozen=True)
@@ -160,6 +196,7 @@ def softmax_of(
         unit=max(u_a, u_l),
         sum_unit=u_a,
         weights_unit=max(policy.storage, policy.operand),
+        repeated=policy.operand > 0 and (_repeated(query.value) or _repeated(key.value)),
     )
 
 
@@ -236,6 +273,12 @@ def _sink(
         2 * u_a * (abs(sink) + np.abs(top)) + u_l * np.abs(lse - sink) + _exponential(policy),
         (u_l**2 * (lse - sink) ** 2 + u_a**2 * sink**2 + (2 * u_a) ** 2 + u_l**2) / 3,
     )
+
+
+def _repeated(x: Array) -> bool:
+    """Whether its numbers have few sizes, but for powers of two."""
+    sizes = np.frexp(np.abs(x[x != 0]))[0]
+    return bool(0 < len(np.unique(sizes)) * REPEATED <= sizes.size)
 
 
 def _of_operands(c: float, query: Operand, key: Operand) -> Array | float:

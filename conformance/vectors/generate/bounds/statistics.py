@@ -35,11 +35,11 @@ def _shared_variance(softmax: Softmax) -> Array:
 
 def weights_error(softmax: Softmax) -> Array:
     """E_P: what errors of the logits do to the weights, which stay between 0 and 1. [rows, kv_len]."""
-    p, growth = softmax.weights, softmax.growth
-    moved = p * growth
-    others = moved.sum(axis=-1, keepdims=True) - moved + softmax.sink_weight * softmax.sink_growth
+    p, (moved, sink) = softmax.weights, softmax.moved
+    others = moved.sum(axis=-1, keepdims=True) - moved + sink
     with np.errstate(over="ignore"):  # a weight is off by 1 at most
-        error = np.minimum(p * ((1 - p) * growth + others) / softmax.denominator, np.maximum(p, 1 - p))
+        own = np.where(softmax.deep, (1 - p) * moved + p * others, p * ((1 - p) * softmax.growth + others))
+        error = np.minimum(own / softmax.denominator, np.maximum(p, 1 - p))
     return np.where(softmax.visible, error, 0.0)
 
 
@@ -57,7 +57,7 @@ def weights_limits(softmax: Softmax, policy: Policy) -> Limits:
     stored = (softmax.alike.largest * policy.storage) ** 2 / 3
     variance = variance + p**2 * (_normaliser_variance(softmax, policy) + stored + kept**2 / 3)
     variance = variance + p**2 * (softmax.drift - (p * softmax.drift).sum(axis=-1, keepdims=True)) ** 2
-    return worst, np.sqrt(variance) + floor
+    return worst, np.where(softmax.unpredicted, worst, np.sqrt(variance) + floor)
 
 
 def fall(softmax: Softmax) -> Array:
@@ -68,7 +68,8 @@ def fall(softmax: Softmax) -> Array:
     """
     below = (softmax.weights * np.expm1(-softmax.exponent)).sum(axis=-1, keepdims=True)
     below = below + softmax.sink_weight * np.expm1(-softmax.sink_exponent)  # weights and sink add up to 1
-    least = np.clip(softmax.denominator, np.exp(-LARGEST_EXPONENT), 1.0)
+    least = np.clip(1.0 + below, np.exp(-LARGEST_EXPONENT), 1.0)
+    least = np.where(softmax.deep, least, np.clip(softmax.denominator, np.exp(-LARGEST_EXPONENT), 1.0))
     return np.where(below > -0.5, -np.log1p(np.maximum(below, -0.5)), -np.log(least))
 
 
@@ -121,4 +122,6 @@ def lse_limits(softmax: Softmax, policy: Policy) -> Limits:
     for moved in (softmax.drift, 2 * policy.accumulation * softmax.of_scale):
         variance = variance + (p * moved).sum(axis=-1, keepdims=True) ** 2
     floor = policy.underflow
-    return (worst * policy.second_order + floor)[:, 0], (np.sqrt(variance) + floor)[:, 0]
+    worst = worst * policy.second_order + floor
+    rms = np.where(softmax.unpredicted, worst, np.sqrt(variance) + floor)
+    return worst[:, 0], rms[:, 0]

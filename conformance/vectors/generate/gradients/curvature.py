@@ -23,13 +23,19 @@ class _Remainders:
     key: Array  # [B, H, kv_len, d_k]
     value: Array  # [B, H, kv_len, d_v]
     output: Array  # [B, H, rows, d_v]
+    unpredicted: bool  # of some row nothing is predicted that W does not say
 
 
 def curvature(
     problem: Problem, a: Approximation, d: Backward, policy: Policy, bias_shape: tuple[int, ...]
-) -> dict[str, Array]:
-    """What exp leaves beyond the first derivative, as a sixth of what rule 1 is to let through."""
+) -> dict[str, Array] | None:
+    """What exp leaves beyond the first derivative, as a sixth of what rule 1 is to let through.
+
+    None where nothing is predicted that W does not say.
+    """
     r = _remainders(problem, a, d, policy)
+    if r.unpredicted:
+        return None
     found = {"query": r.query}
     new = slice(problem.kv_len - problem.inputs["key"].shape[-2], None)
     for name, squares in (("key", r.key), ("value", r.value)):
@@ -57,7 +63,7 @@ def curvature(
 
 def _remainders(problem: Problem, a: Approximation, d: Backward, policy: Policy) -> _Remainders:
     beyond, weights = np.zeros_like(d.logits), np.zeros_like(d.logits)
-    sinks = np.zeros_like(d.sinks)
+    sinks, unpredicted = np.zeros_like(d.sinks), False
     for b, h in np.ndindex(problem.size, problem.num_heads):
         g = h // problem.group
         left = operand_of(problem, policy, b, h, "query", "w_q", "b_q", a.query[b, h])
@@ -65,6 +71,7 @@ def _remainders(problem: Problem, a: Approximation, d: Backward, policy: Policy)
         softmax = softmax_of(problem, a, policy, b, h, left, right)
         beyond[b, h] = softmax.spread * (softmax.steepening - 1) / 6
         weights[b, h] = softmax.weights
+        unpredicted = unpredicted or bool(softmax.unpredicted.any())
         sinks[b, h] = d.sink_sizes[b, h] * (weights[b, h] * beyond[b, h]).sum(axis=-1)
     c = abs(problem.multiplier)
     moved = weights * beyond
@@ -79,4 +86,5 @@ def _remainders(problem: Problem, a: Approximation, d: Backward, policy: Policy)
         key=(scores**2).swapaxes(-1, -2) @ query**2,
         value=(moved**2).swapaxes(-1, -2) @ d.head**2,
         output=(moved @ value + moved.sum(axis=-1, keepdims=True) * np.abs(finite(output))) ** 2,
+        unpredicted=unpredicted,
     )

@@ -135,8 +135,8 @@ def _logits(
     with_lse = problem.inputs.get("grad_lse") is not None
 
     # A: what errors of the logits do to Delta, at most as much as the products lie apart
-    moved = (p * softmax.growth * away).sum(axis=-1, keepdims=True)
-    moved = moved + softmax.sink_weight * softmax.sink_growth * delta
+    moved, sink = softmax.moved
+    moved = (moved * away).sum(axis=-1, keepdims=True) + sink * delta
     apart = away.max(axis=-1, keepdims=True, initial=0.0)
     apart = np.maximum(apart, delta * (softmax.sink_weight > 0))
     with np.errstate(over="ignore"):
@@ -193,8 +193,10 @@ def _sink_error(
     """The sink as one more key whose product is zero; `of_delta` is the error of Delta. [rows, 1]."""
     of_lse, growth = np.abs(d.of_lse[place]), softmax.sink_growth
     p = softmax.sink_weight * (softmax.visible.any(axis=-1, keepdims=True) | (of_lse > 0))
-    moved = (softmax.weights * softmax.growth).sum(axis=-1, keepdims=True)
-    error = np.minimum(p * ((1 - p) * growth + moved) / softmax.denominator, np.maximum(p, 1 - p)) * (p > 0)
+    moved, sink = softmax.moved
+    moved = moved.sum(axis=-1, keepdims=True)
+    own = np.where(softmax.deep, (1 - p) * sink + p * moved, p * ((1 - p) * growth + moved))
+    error = np.minimum(own / softmax.denominator, np.maximum(p, 1 - p)) * (p > 0)
     away = np.abs(d.delta[place]) + of_lse
     rounded = rho + 4 * policy.accumulation + policy.storage + 3 * policy.stored_logits
     eta, eta_a = policy.underflow, policy.accumulation_underflow

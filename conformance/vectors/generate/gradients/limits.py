@@ -39,6 +39,8 @@ class Sensitivity:
         )
         rms = self._responses.predicted(policy)
         beyond = curvature(self._problem, self._a, self._backward, policy, self._bias_shape)
+        if beyond is None:
+            return {name: (worst[name], worst[name]) for name in rms}
         # what underflow may cost is no matter of chance, and stays out of the quadrature
         return {
             name: (worst[name], rms[name] + beyond.get(name, 0.0) + (worst[name] - without[name]))
