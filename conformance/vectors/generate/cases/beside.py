@@ -202,7 +202,7 @@ def _scaled() -> Iterator[Draft]:
     )  # fmt: skip
     yield attend(
         "causal/scale-zero", "Causality and a scale of zero: each row is the mean of the values that it sees.",
-        "ATT-4", "MASK-6", q_len=5, kv_len=5, is_causal=True, scale=0.0, return_lse=True,
+        "ATT-4", "MASK-6", q_len=5, kv_len=5, is_causal=True, scale=0.0,
     )  # fmt: skip
     yield attend(
         "mask/scale-negative", "A mask and a negative scale: what is hidden stays so.", "ATT-4", "MASK-1",
