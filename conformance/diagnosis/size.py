@@ -20,7 +20,7 @@ NARROWER: Mapping[str, tuple[str, ...]] = {
     "bfloat16": (),
 }
 """The dtypes that results may be stored in by mistake, the widest first; float32 is what they are computed in then."""
-MOST = 0.75
+MOST = 0.7
 """The share of the inaccurate rows of a dtype that a narrower tolerance has to admit."""
 MANY = 0.2
 """The share of the executed rows of a dtype that have to be inaccurate: fewer are a mistake of their own."""

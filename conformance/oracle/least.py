@@ -12,6 +12,7 @@ from conformance.judging.measure import Measure, root_mean_square
 from conformance.vectors.case import Bound, Golden
 from conformance.vectors.generate.approximate import Approximation
 from conformance.vectors.generate.bounds import partial_limits
+from conformance.vectors.generate.bounds.softmax import repeats
 from conformance.vectors.generate.policies import Policy
 from conformance.vectors.generate.problem import Array, Bools, Limits, Problem, finite
 from conformance.vectors.generate.sums import SUM_RMS
@@ -45,7 +46,22 @@ def least_limits(
         found["lse"] = _lse(a, policy, logits)
     for name, whole in (("present_key", a.key), ("present_value", a.value)):  # what was given is exact
         found[name] = (np.zeros_like(whole[:, :: problem.group]),) * 2
+    if policy.operand:
+        found |= {
+            name: _unpredicted(a, *found[name]) for name in ("output", "weights", "lse") if name in found
+        }
     return {name: (found[name][0] * MARGIN, found[name][1] * MARGIN) for name in wanted}
+
+
+def _unpredicted(a: Approximation, worst: Array, rms: Array) -> Limits:
+    """With s as W in heads of few sizes of numbers, as the whole bounds have it."""
+    heads = np.array(
+        [
+            [repeats(q) or repeats(k) for q, k in zip(*of, strict=True)]
+            for of in zip(a.query, a.key, strict=True)
+        ]
+    )
+    return worst, np.where(heads.reshape(*worst.shape[:2], *(1,) * (worst.ndim - 2)), worst, rms)
 
 
 def looks_right(m: Measure, bound: Bound, own_error: Array) -> bool:

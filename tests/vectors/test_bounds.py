@@ -221,6 +221,7 @@ def test_the_fall_of_the_least_denominator_is_exact_to_its_last_bits(size, sink)
         sink_weight=np.array([[sink]]),
         sink_exponent=of_sink,
         denominator=least,
+        deep=np.array([[False]]),
     )
     with mp.workdps(700):
         terms = zip(weights[0], exponent[0], strict=True)

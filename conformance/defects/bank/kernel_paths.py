@@ -209,7 +209,7 @@ ROWS: tuple[Row, ...] = (
      ("attn_bias", "cache"), lambda c: _wide(c) and c.past, read_bias(_new_columns), OF_BFLOAT16),
     ("path-cap-of-wide-heads-in-halves",
      "Heads wider than 128 are multiplied in two halves, and the softcap bends each.", ("ATT-5",), ("softcap",),
-     lambda c: _wide(c) and given(c, "softcap"), {"score": _halves, "cap": lambda c, x: x}, OF_FLOAT16),
+     lambda c: _wide(c) and given(c, "softcap"), {"score": _halves, "cap": lambda c, x: x}, {}),
     ("path-lengths-of-wide-heads-in-tiles-of-64",
      "Heads wider than 128 go by 32 keys, and as many tiles are read as a length has of 64.", ("MASK-12",),
      ("kv_lengths",), lambda c: _wide(c) and given(c, "kv_lengths"), {"by_lengths": _half_of_tiles}, OF_FLOAT16),

@@ -196,7 +196,7 @@ def softmax_of(
         unit=max(u_a, u_l),
         sum_unit=u_a,
         weights_unit=max(policy.storage, policy.operand),
-        repeated=policy.operand > 0 and (_repeated(query.value) or _repeated(key.value)),
+        repeated=policy.operand > 0 and (repeats(query.value) or repeats(key.value)),
     )
 
 
@@ -275,7 +275,7 @@ def _sink(
     )
 
 
-def _repeated(x: Array) -> bool:
+def repeats(x: Array) -> bool:
     """Whether its numbers have few sizes, but for powers of two."""
     sizes = np.frexp(np.abs(x[x != 0]))[0]
     return bool(0 < len(np.unique(sizes)) * REPEATED <= sizes.size)
