@@ -38,7 +38,8 @@ def diagnosis_lines(found: Diagnosed) -> list[str]:
     elif not lines and found.compared:
         lines.append(_nothing(found))
     elif lines and unexplained:
-        lines.append(f"{unexplained} of {_failures(found.failed)} {'remains' if unexplained == 1 else 'remain'} unexplained")
+        remain = "remains" if unexplained == 1 else "remain"
+        lines.append(f"{unexplained} of {_failures(found.failed)} {remain} unexplained")
     if unseen := found.failed - found.compared:
         lines.append(
             f"{counted(unseen, 'failure')} could not be analysed: a crash, a timeout, or an answer too large"

@@ -1,6 +1,7 @@
 """Serving calls at the sizes that kernels have: long decoding, many entries, parts and heads, pages of 9, 32 and 64."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,7 @@ def drafts() -> Iterator[Draft]:
 def _decoding() -> Iterator[Draft]:
     """One query over 257 to 2,100 keys, which kernels attend in parts and merge."""
     draws = Draws("serving/long")
-    plain = {"size": 16, "heads": 2, "kv_heads": 1, "q_len": 1, "d_k": 2, "d_v": 2}
+    plain: dict[str, Any] = {"size": 16, "heads": 2, "kv_heads": 1, "q_len": 1, "d_k": 2, "d_v": 2}
     yield page(
         "serving/paged-decode-1100-sinks", "One query over 1,100 keys, and one over 300, with sinks.", "PAGE-5",
         lengths=(1100, 300), sinks=SINKS, return_lse=True, **plain,
