@@ -18,7 +18,7 @@ MORE = 6.0
 WIDEST = 0.75
 """The share of the rows above which the first condition says little: nearly everything fails."""
 SHARP = 0.8
-"""The share of the rows under a condition that fail, from which on it needs no second one."""
+"""The share of the rows under a condition that fail, from which on a second one may leave out none of them."""
 HALF = 0.5
 """The share of the rows under a condition that fail, and of what fails that is under one, below which it misleads."""
 PAIRED = 40
@@ -92,7 +92,7 @@ def _of_kind(kind: str, rows: Sequence[Row], asked: Sequence[Asked]) -> list[Spl
 
 
 def _best(asked: Sequence[Asked], failing: Array, least: float) -> tuple[str, Array] | None:
-    """The condition, or two that hold at once, which spares most bits; None where that may be chance."""
+    """The condition, or up to three that hold at once, which spares most bits; None where that may be chance."""
     found = list(conditions(asked, failing))
     if not found:
         return None  # nothing tells the rows apart
@@ -102,16 +102,38 @@ def _best(asked: Sequence[Asked], failing: Array, least: float) -> tuple[str, Ar
     spared = _spared(holds, failing) - named
     order = np.argsort(-spared, kind="stable")
     first = int(order[0])
-    best: tuple[float, str, Array] = (float(spared[first]), words[first], holds[first])
-    sharp = failing[holds[first]].mean() >= SHARP
-    for one in () if sharp else order[:PAIRED]:
-        both = holds & holds[one]
-        gains = _spared(both, failing) - 2 * named - MORE
-        other = int(np.argmax(gains))
-        if gains[other] > best[0]:
-            pair = sorted((int(one), other))
-            best = float(gains[other]), " and ".join(words[n] for n in pair), both[other]
-    return best[1:] if best[0] >= least else None
+    best = Joint(float(spared[first]), (first,), holds[first])
+    for one in order[:1] if best.sharp(failing) else order[:PAIRED]:
+        best = max(best, _and(holds, failing, (int(one),), named), key=lambda each: each.bits)
+    if len(best.which) > 1:
+        best = max(best, _and(holds, failing, best.which, named), key=lambda each: each.bits)
+    return (" and ".join(words[n] for n in sorted(best.which)), best.holds) if best.bits >= least else None
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Conditions that hold at once."""
+
+    bits: float  # that they spare, beyond their names
+    which: tuple[int, ...]
+    holds: Array  # (rows,) bool
+
+    def sharp(self, failing: Array) -> bool:
+        """Whether most of what they hold for fails."""
+        return bool(failing[self.holds].mean() >= SHARP)
+
+
+def _and(holds: Array, failing: Array, some: tuple[int, ...], named: float) -> Joint:
+    """Some conditions and the best one more."""
+    one = np.asarray(holds[list(some)].all(axis=0))
+    both = holds & one
+    bits = _spared(both, failing) - (len(some) + 1) * named - MORE * len(some)
+    if (
+        len(some) > 1 or failing[one].mean() >= SHARP
+    ):  # only one that leaves out all that passes, and nothing else
+        bits[(both != (one & failing)).any(axis=-1)] = -np.inf
+    other = int(np.argmax(bits))
+    return Joint(float(bits[other]), (*some, other), both[other])
 
 
 def _spared(holds: Array, failing: Array) -> Array:
