@@ -47,33 +47,36 @@ FEW = (2, 8)
 """Keys or queries in the last tile below which it may be treated in another way."""
 
 
-def conditions(asked: Sequence[Asked], failing: Array) -> Iterator[tuple[str, Array]]:
+def conditions(asked: Sequence[Asked], failing: Array) -> Iterator[tuple[str, Array, bool]]:
     """Conditions in words, each with the rows (n,) that it holds for; no two hold for the same rows.
 
     `failing` says of each row whether it fails: the limit of a size lies where the failing ones begin or end.
+    The last says whether the condition is on what an option holds, which is rarer than that it is given.
     """
+    cases = [each.case for each in asked]
+    of = [sizes(case) for case in cases]
     seen = set()
-    for words, rows in _every(asked, failing):
-        if rows.any() and not rows.all() and rows.tobytes() not in seen:
-            seen.add(rows.tobytes())
-            yield words, rows
+    for rare, some in ((False, _usual(asked, cases, of, failing)), (True, values(cases, of))):
+        for words, rows in some:
+            if rows.any() and not rows.all() and rows.tobytes() not in seen:
+                seen.add(rows.tobytes())
+                yield words, rows, rare
 
 
-def _every(asked: Sequence[Asked], failing: Array) -> Iterator[tuple[str, Array]]:
+def _usual(
+    asked: Sequence[Asked], cases: Sequence[Case], of: Sequence[Mapping[str, int]], failing: Array
+) -> Iterator[tuple[str, Array]]:
     dtypes = np.array([each.dtype for each in asked])
     for number in (1, 2):
         for some in combinations(dict.fromkeys(dtypes.tolist()), number):
             yield f"at {' and '.join(some)}", np.isin(dtypes, some)
-    cases = [each.case for each in asked]
     yield "in gradients", _where(case.gradients for case in cases)
     yield "in the layer", _where(case.operation in (MHA, MHA_VJP) for case in cases)
     yield "in scaled_dot_product_attention", _where(case.operation in (SDPA, SDPA_VJP) for case in cases)
     for operation in SERVING:
         yield f"in {operation}", _where(case.operation == operation for case in cases)
-    of = [sizes(case) for case in cases]
     yield from _given(cases)
     yield from _sizes(of, failing)
-    yield from values(cases, of)
 
 
 def _given(cases: Sequence[Case]) -> Iterator[tuple[str, Array]]:

@@ -53,7 +53,7 @@ def _given(case: Case, size: Mapping[str, int]) -> Iterator[str]:
         yield "where `scale` is not above 0"
     for name in TABLES:
         if name in case.shapes:
-            yield from _table(name, case.shapes[name])
+            yield from _table(name, case.shapes[name], size)
 
 
 def _numbers(case: Case, name: str) -> Array:
@@ -84,14 +84,14 @@ def _window(window: Any) -> Iterator[str]:
         yield "where `window` has both ends"
 
 
-def _table(name: str, shape: Sequence[int]) -> Iterator[str]:
+def _table(name: str, shape: Sequence[int], size: Mapping[str, int]) -> Iterator[str]:
     if len(shape) > 2 and shape[-3] > 1:
         yield f"where `{name}` differs between heads"
     if len(shape) > 3 and max(shape[:-3]) > 1:
         yield f"where `{name}` differs between batch entries"
-    if shape and shape[-1] == 1:
+    if shape and shape[-1] == 1 < size["kv_len"]:
         yield f"where the last axis of `{name}` is 1"
-    if len(shape) > 1 and shape[-2] == 1:
+    if len(shape) > 1 and shape[-2] == 1 < size["q_len"]:
         yield f"where `{name}` has one row for all queries"
     if len(shape) < 4:
         yield f"where `{name}` has fewer axes than the logits"
