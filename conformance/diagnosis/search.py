@@ -10,6 +10,7 @@ import numpy as np
 from conformance.defects.defect import Defect
 from conformance.diagnosis.failing import Evidence, Failure, evidence
 from conformance.diagnosis.finding import Diagnosed, Note
+from conformance.diagnosis.form import by_form
 from conformance.diagnosis.library import by_library
 from conformance.diagnosis.memory import by_memory
 from conformance.diagnosis.model import Model
@@ -53,7 +54,7 @@ def diagnose(
     if not seen.failures:
         return Diagnosed((), seen.failed, 0, splits=split)
     notes = [*by_library(seen.failures, seen.passes, packages), *by_memory(seen.failures)]
-    notes += by_returned(seen.failures)
+    notes += [*by_returned(seen.failures), *by_form(seen.failures)]
     with np.errstate(all="ignore"):
         sized = by_size(seen.failures, seen.passes, policy)
     with warnings.catch_warnings():

@@ -2,10 +2,16 @@
 
 import numpy as np
 
-from conformance.defects.defect import HALF, Defect, at
+from conformance.defects.defect import HALF, Change, Defect, at, varied
 from conformance.defects.reference import REFERENCE as R
 
 _ROUNDED = "what it moves the logits by is hidden by the rounding of the weights"
+
+
+def _padded(multiple: int) -> Change:
+    """The default scale of a width that is rounded up."""
+    return {"scale": lambda c: (-(-c.d_k // multiple) * multiple) ** -0.5 if c.scale is None else c.scale}
+
 
 DEFECTS = (
     Defect(
@@ -47,9 +53,12 @@ DEFECTS = (
     ),
     Defect(
         "scale-from-padded-width",
-        "Your default scale comes from d_k padded to a multiple of 8.",
+        "Your default scale comes from a d_k that is padded.",
         ("ATT-3",),
-        {"scale": lambda c: (-(-c.d_k // 8) * 8) ** -0.5 if c.scale is None else c.scale},
+        **varied(
+            {f"padded to a multiple of {n}": _padded(n) for n in (8, 16, 32, 64, 128)},
+            "padded to a multiple of 8",
+        ),
     ),
     Defect(
         "scale-from-input-width",
