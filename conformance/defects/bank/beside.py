@@ -168,17 +168,14 @@ PAIRS: tuple[Row, ...] = (
      "A bias that one of several batch axes shares is flattened over them and repeated: entries get another's.",
      ("SHAPE-8", "SHAPE-4"), ("attn_bias",), lambda c: len(c.batch) > 1, read_bias(_repeated)),
     ("lse-of-causal-empty-row-loses-sink",
-     "Under causality the lse of a row that sees nothing is -inf and not its sink.",
-     ("MASK-16", "ATT-14"), ("sinks", "is_causal", "return_lse"),
-     lambda c: c.is_causal and given(c, "sinks"),
+     "Under causality the lse of a row that sees nothing is -inf and not its sink.", ("MASK-16", "ATT-14"),
+     ("sinks", "is_causal", "return_lse"), lambda c: c.is_causal and given(c, "sinks"),
      {"log": lambda c, total, peak, visible: only_seen(c, R.log(c, total, peak, visible), visible)}),
-    ("bias-column-in-first-block-only",
-     "A bias of one column is added in the first block of 64 keys only.", ("SHAPE-8", "ATT-8"), ("attn_bias",),
-     lambda c: given(c, "attn_bias") and c.attn_bias.shape[-1] == 1,
+    ("bias-column-in-first-block-only", "A bias of one column is added in the first block of 64 keys only.",
+     ("SHAPE-8", "ATT-8"), ("attn_bias",), lambda c: given(c, "attn_bias") and c.attn_bias.shape[-1] == 1,
      read_bias(lambda c, bias: np.where(c.columns < WIDTH, bias, bias.dtype.type(0)))),
     ("mask-row-in-first-block-only", "A mask of one row acts in the first block of 32 queries only.",
-     ("SHAPE-8", "MASK-1"), ("mask",),
-     lambda c: given(c, "mask") and c.mask.shape[-2] == 1,
+     ("SHAPE-8", "MASK-1"), ("mask",), lambda c: given(c, "mask") and c.mask.shape[-2] == 1,
      {"by_mask": lambda c: c.mask | (np.arange(c.q_len) >= HEIGHT)[:, None]}),
     ("mask-tile-skipped-by-first-head", f"What the mask hides from the first head is skipped for all, {OF_TILES}.",
      ("HEAD-1", "MASK-1"), ("mask",), lambda c: given(c, "mask") and c.q_len > 1, {"by_mask": _by_first_head}),
@@ -190,10 +187,8 @@ PAIRS: tuple[Row, ...] = (
 )  # fmt: skip
 
 DEFECTS = (
-    *(
-        Defect(name, sentence, violates, only(change, when), features=features)
-        for name, sentence, violates, features, when, change in PAIRS
-    ),
+    *(Defect(name, sentence, violates, only(change, when), features=features)
+      for name, sentence, violates, features, when, change in PAIRS),
     Defect("window-left-tile-skipped-one-early",
            "Tiles are skipped whose last key is the first that the window of their first query shows.",
            ("MASK-10",), _skipped(left_edge), features=("window",), detail=OF_TILES),
@@ -212,8 +207,7 @@ DEFECTS = (
            features=("kv_lengths",)),
     Defect("softmax-without-maximum-beside-softcap",
            "No maximum is subtracted where a softcap bounds the logits, but neither bias nor sinks are given.",
-           ("ATT-2", "ATT-5"),
-           only(NO_PEAK, lambda c: given(c, "softcap") and free(c, "attn_bias", "sinks")),
+           ("ATT-2", "ATT-5"), only(NO_PEAK, lambda c: given(c, "softcap") and free(c, "attn_bias", "sinks")),
            features=("softcap",), unobservable=IN_RANGE),
     Defect("softcap-tanh-by-exponential",
            "Your hyperbolic tangent is 1 - 2 / (exp(2 x) + 1), which loses digits of what is far below the cap.",

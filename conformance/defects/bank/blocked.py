@@ -233,11 +233,10 @@ RULES: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], Callable[[Edges],
      _mask(lambda c, e, m: m | ~_last(c, e)), "kv_len"),
     ("mask-not-in-last-block", "The mask does not act in the last block of keys.", ("MASK-1",), MASK,
      _mask(lambda c, e, m: m | _last(c, e)), "kv_len"),
-    ("mask-by-whole-blocks", "A block of keys of which the mask shows one is visible to that query as a whole.",
-     ("MASK-1",), MASK,
-     _mask(lambda c, e, m: np.repeat(
-         np.logical_or.reduceat(m, e(c.kv_len), axis=-1), np.diff(np.append(e(c.kv_len), c.kv_len)), axis=-1)
-         if c.kv_len else m), ""),
+    ("mask-by-whole-blocks",
+     "A block of keys of which the mask shows one is visible to that query as a whole.", ("MASK-1",), MASK,
+     _mask(lambda c, e, m: np.repeat(np.logical_or.reduceat(m, e(c.kv_len), axis=-1),
+                   np.diff(np.append(e(c.kv_len), c.kv_len)), axis=-1) if c.kv_len else m), ""),
     ("mask-of-first-block-of-queries", "Every block of queries reads the mask of the first block.", ("MASK-1",), MASK,
      _mask(lambda c, e, m: np.take(m, np.arange(c.q_len) - _row(c, e)[:, 0], axis=-2)), "q_len"),
     ("bias-of-first-block", "Every block of keys adds the bias of the first block.", ("ATT-7",), ("attn_bias",),
@@ -278,16 +277,9 @@ RULES: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], Callable[[Edges],
 )  # fmt: skip
 
 DEFECTS = (
-    *(
-        Defect(
-            name,
-            sentence,
-            violates,
-            features=features,
-            **family(make, at=4 if reach == "q_len" else 16, reach=reach),
-        )
-        for name, sentence, violates, features, make, reach in RULES
-    ),
+    *(Defect(name, sentence, violates, features=features,
+             **family(make, at=4 if reach == "q_len" else 16, reach=reach))
+      for name, sentence, violates, features, make, reach in RULES),
     Defect(
         "online-tail-not-rescaled",
         "Your online softmax does not rescale before the last, incomplete block.",
@@ -300,11 +292,8 @@ DEFECTS = (
             "in blocks of 16",
         ),
     ),
-    Defect(
-        "online-hidden-first-block-nan",
-        "Your online softmax is NaN where the first block has no visible key.",
-        ("ATT-2", "MASK-4"),
-        origin="pytorch/pytorch#127055",
-        **varied({f"in blocks of {n}": online(n, guarded=False) for n in SIZES}, "in blocks of 64"),
-    ),
-)
+    Defect("online-hidden-first-block-nan",
+           "Your online softmax is NaN where the first block has no visible key.", ("ATT-2", "MASK-4"),
+           origin="pytorch/pytorch#127055",
+           **varied({f"in blocks of {n}": online(n, guarded=False) for n in SIZES}, "in blocks of 64")),
+)  # fmt: skip

@@ -158,30 +158,22 @@ SHARED: tuple[tuple[str, str, When, Callable[[Call, Array], Any]], ...] = (
 )  # fmt: skip
 
 DEFECTS = (
-    *(
-        Defect(f"grad-scale-dropped-beside-{label}", f"On the way back the scale is ignored beside {said}.",
-               ("GRAD-1", "ATT-4"), back(only(dropped("scale"), partial(_bare, when))), features=("scale", *features))
-        for label, said, features, when in SCALED
-    ),
-    *(
-        Defect(name, sentence, violates, back(only(change, when)), features=features)
-        for name, sentence, violates, features, when, change in PAIRS
-    ),
-    *(
-        Defect(f"grad-softcap-missing-{label}", f"The derivative of the softcap is left out {said}.",
-               ("GRAD-7",), only({"slope": lambda c, x: c.wide(1)}, when), features=("softcap", *features))
-        for label, said, features, when in PLACES
-    ),
-    *(
-        Defect(f"grad-sinks-of-keys-sum-{label}",
-               f"In its own gradient the sink's weight lacks the sink in the denominator {said}.",
-               ("GRAD-8",), only({"grad_sinks": _sink_of_keys}, when), features=("sinks", *features))
-        for label, said, features, when in PLACES
-    ),
-    *(
-        Defect(name, sentence, ("GRAD-5",), only({"grad_bias": change}, when), features=("attn_bias", "broadcast"))
-        for name, sentence, when, change in SHARED
-    ),
+    *(Defect(f"grad-scale-dropped-beside-{label}", f"On the way back the scale is ignored beside {said}.",
+             ("GRAD-1", "ATT-4"), back(only(dropped("scale"), partial(_bare, when))),
+             features=("scale", *features))
+      for label, said, features, when in SCALED),
+    *(Defect(name, sentence, violates, back(only(change, when)), features=features)
+      for name, sentence, violates, features, when, change in PAIRS),
+    *(Defect(f"grad-softcap-missing-{label}", f"The derivative of the softcap is left out {said}.",
+             ("GRAD-7",), only({"slope": lambda c, x: c.wide(1)}, when), features=("softcap", *features))
+      for label, said, features, when in PLACES),
+    *(Defect(f"grad-sinks-of-keys-sum-{label}",
+             f"In its own gradient the sink's weight lacks the sink in the denominator {said}.", ("GRAD-8",),
+             only({"grad_sinks": _sink_of_keys}, when), features=("sinks", *features))
+      for label, said, features, when in PLACES),
+    *(Defect(name, sentence, ("GRAD-5",), only({"grad_bias": change}, when),
+             features=("attn_bias", "broadcast"))
+      for name, sentence, when, change in SHARED),
     Defect("grad-bias-narrow-sum-of-entries",
            "The gradient of a bias that the batch shares is summed over it in the dtype of the call.",
            ("GRAD-5", "GRAD-12"), only({"grad_bias": _one_by_one}, lambda c: _shares(c, 0)),

@@ -56,30 +56,17 @@ def _lowest_added(s: Steps, c: Call, logits: Array, visible: Array) -> Any:
 
 
 DEFECTS = (
-    Defect(
-        "hidden-less-10000",
-        "10000 is subtracted from whatever is hidden: a row that may attend nothing attends everything.",
-        ("MASK-3", "MASK-9"),
-        _given(lambda c, x: x - c.wide(10000)),
-        "hyunwoongko/transformer#40",
-    ),
-    Defect(
-        "hidden-multiplied-by-zero",
-        "Logits of whatever is hidden are multiplied by zero, which leaves them a weight.",
-        ("MASK-1", "MASK-9"),
-        _given(lambda c, x: x * 0),
-    ),
-    Defect(
-        "hidden-finite-but-in-lse",
-        "Hidden logits are set to a finite number, so that an empty row is a mean of the values; its lse is right.",
-        ("MASK-3",),
-        features=("empty",),
-        **varied(FILLS, "the lowest of the dtype, slots beyond the lengths too"),
-    ),
-    Defect(
-        "hidden-less-lowest",
-        "The lowest finite number is added to whatever is hidden: NaN comes through, and an empty row is a mean.",
-        ("MASK-3", "MASK-4"),
-        {"softmax": _lowest_added},
-    ),
-)
+    Defect("hidden-less-10000",
+           "10000 is subtracted from whatever is hidden: a row that may attend nothing attends everything.",
+           ("MASK-3", "MASK-9"), _given(lambda c, x: x - c.wide(10000)), "hyunwoongko/transformer#40"),
+    Defect("hidden-multiplied-by-zero",
+           "Logits of whatever is hidden are multiplied by zero, which leaves them a weight.",
+           ("MASK-1", "MASK-9"), _given(lambda c, x: x * 0)),
+    Defect("hidden-finite-but-in-lse",
+           "Hidden logits are set to a finite number, so that an empty row is a mean of the values; its lse is right.",
+           ("MASK-3",),
+           features=("empty",), **varied(FILLS, "the lowest of the dtype, slots beyond the lengths too")),
+    Defect("hidden-less-lowest",
+           "The lowest finite number is added to whatever is hidden: NaN comes through, and an empty row is a mean.",
+           ("MASK-3", "MASK-4"), {"softmax": _lowest_added}),
+)  # fmt: skip

@@ -80,114 +80,55 @@ def _lse_with_empty(maxima: Array, totals: Array) -> Any:
 
 
 SHARES: tuple[tuple[str, str, Share, float], ...] = (
-    (
-        "split-averaged",
-        "Parts of the keys are attended apart and averaged, whatever their denominators.",
-        equal,
-        0,
-    ),
-    (
-        "split-averaged-if-visible",
-        "Parts of the keys are attended apart and those that show anything are averaged.",
-        _equal_of_visible,
-        0,
-    ),
-    (
-        "split-averaged-hidden-too",
-        "Parts of the keys are averaged, and one of which nothing is visible is the mean of its values.",
-        equal,
-        1,
-    ),
-    (
-        "split-averaged-in-turn",
-        "Parts of the keys are averaged two and two: the result so far with the next.",
-        _averaged_in_turn,
-        0,
-    ),
+    ("split-averaged", "Parts of the keys are attended apart and averaged, whatever their denominators.",
+     equal, 0),
+    ("split-averaged-if-visible",
+     "Parts of the keys are attended apart and those that show anything are averaged.", _equal_of_visible, 0),
+    ("split-averaged-hidden-too",
+     "Parts of the keys are averaged, and one of which nothing is visible is the mean of its values.", equal,
+     1),
+    ("split-averaged-in-turn", "Parts of the keys are averaged two and two: the result so far with the next.",
+     _averaged_in_turn, 0),
     ("split-summed", "Parts of the keys are attended apart and summed.", lambda m, t, n: np.ones_like(t), 0),
-    (
-        "split-by-denominators",
-        "Parts of the keys are weighed by their denominators alone: their maxima differ and are left out.",
-        lambda m, t, n: _of_sum(t),
-        0,
-    ),
-    (
-        "split-by-denominators-hidden-too",
-        "A part of which nothing is visible has exponentials of one, and parts are merged without their maxima.",
-        lambda m, t, n: _of_sum(t),
-        1,
-    ),
-    (
-        "split-by-maxima",
-        "Parts of the keys are weighed by their maxima alone, without their denominators.",
-        lambda m, t, n: _of_sum(np.exp(m - largest(m))),
-        0,
-    ),
-    (
-        "split-by-lse",
-        "Parts of the keys are weighed by their lse itself, not by its exponential.",
-        _by_lse,
-        0,
-    ),
-    (
-        "split-by-length",
-        "Parts of the keys are weighed by how many keys they have.",
-        lambda m, t, n: _of_sum(n),
-        0,
-    ),
-    (
-        "split-merged-in-base-two",
-        "Parts of the keys are merged by powers of 2 of their lse, which is a natural logarithm.",
-        _base_two,
-        0,
-    ),
-    (
-        "split-not-divided",
-        "Parts of the keys are merged by exp(lse - largest lse), and the sum of these weights is left out.",
-        lambda m, t, n: np.exp(_lse(m, t) - largest(_lse(m, t))),
-        0,
-    ),
-    (
-        "split-largest-only",
-        "Of the parts of the keys the one with the largest lse is taken.",
-        _largest_only,
-        0,
-    ),
-)
+    ("split-by-denominators",
+     "Parts of the keys are weighed by their denominators alone: their maxima differ and are left out.",
+     lambda m, t, n: _of_sum(t), 0),
+    ("split-by-denominators-hidden-too",
+     "A part of which nothing is visible has exponentials of one, and parts are merged without their maxima.",
+     lambda m, t, n: _of_sum(t), 1),
+    ("split-by-maxima", "Parts of the keys are weighed by their maxima alone, without their denominators.",
+     lambda m, t, n: _of_sum(np.exp(m - largest(m))), 0),
+    ("split-by-lse", "Parts of the keys are weighed by their lse itself, not by its exponential.", _by_lse,
+     0),
+    ("split-by-length", "Parts of the keys are weighed by how many keys they have.",
+     lambda m, t, n: _of_sum(n), 0),
+    ("split-merged-in-base-two",
+     "Parts of the keys are merged by powers of 2 of their lse, which is a natural logarithm.", _base_two, 0),
+    ("split-not-divided",
+     "Parts of the keys are merged by exp(lse - largest lse), and the sum of these weights is left out.",
+     lambda m, t, n: np.exp(_lse(m, t) - largest(_lse(m, t))), 0),
+    ("split-largest-only", "Of the parts of the keys the one with the largest lse is taken.", _largest_only,
+     0),
+)  # fmt: skip
 LSES = (
     ("lse-of-last-block", "Your lse is that of the last block of keys.", lambda m, t: _lse(m, t)[..., -1]),
     ("lse-of-first-block", "Your lse is that of the first block of keys.", lambda m, t: _lse(m, t)[..., 0]),
-    (
-        "lse-largest-of-blocks",
-        "Your lse is the largest of those of the blocks of keys.",
-        lambda m, t: _lse(m, t).max(axis=-1),
-    ),
-    (
-        "lse-sum-of-blocks",
-        "Your lse is the sum of those of the blocks.",
-        lambda m, t: _lse(m, t).sum(axis=-1),
-    ),
-    (
-        "lse-mean-of-blocks",
-        "Your lse is the mean of those of the blocks.",
-        lambda m, t: _lse(m, t).mean(axis=-1),
-    ),
-    (
-        "lse-merged-in-base-two",
-        "The lse of blocks of keys are merged by powers and logarithm of base 2: they are natural.",
-        lambda m, t: np.logaddexp2.reduce(_lse(m, t), axis=-1),
-    ),
-    (
-        "lse-of-unscaled-blocks",
-        "Your lse adds up the denominators of blocks of keys without rescaling them to one maximum.",
-        lambda m, t: np.log(t.sum(axis=-1)) + largest(m)[..., 0],
-    ),
-    (
-        "lse-with-maximum-of-last-block",
-        "Your lse adds the maximum of the last block of keys, not the largest of all.",
-        lambda m, t: merged_lse(m, t) - largest(m)[..., 0] + np.where(np.isneginf(m), 0, m)[..., -1],
-    ),
-)
+    ("lse-largest-of-blocks", "Your lse is the largest of those of the blocks of keys.",
+     lambda m, t: _lse(m, t).max(axis=-1)),
+    ("lse-sum-of-blocks", "Your lse is the sum of those of the blocks.",
+     lambda m, t: _lse(m, t).sum(axis=-1)),
+    ("lse-mean-of-blocks", "Your lse is the mean of those of the blocks.",
+     lambda m, t: _lse(m, t).mean(axis=-1)),
+    ("lse-merged-in-base-two",
+     "The lse of blocks of keys are merged by powers and logarithm of base 2: they are natural.",
+     lambda m, t: np.logaddexp2.reduce(_lse(m, t), axis=-1)),
+    ("lse-of-unscaled-blocks",
+     "Your lse adds up the denominators of blocks of keys without rescaling them to one maximum.",
+     lambda m, t: np.log(t.sum(axis=-1)) + largest(m)[..., 0]),
+    ("lse-with-maximum-of-last-block",
+     "Your lse adds the maximum of the last block of keys, not the largest of all.",
+     lambda m, t: merged_lse(m, t) - largest(m)[..., 0] + np.where(np.isneginf(m), 0, m)[..., -1]),
+)  # fmt: skip
 
 DEFECTS = (
     *(
@@ -204,23 +145,12 @@ DEFECTS = (
         )
         for name, sentence, lse in LSES
     ),
-    Defect(
-        "split-empty-part-has-lse-of-zero",
+    Defect("split-empty-part-has-lse-of-zero",
         "A part of the keys of which nothing is visible has an lse of 0, not of -inf, and takes weight in the merge.",
-        ("ATT-2", "MASK-4"),
-        **in_parts(lambda e: split(e, empty_is_zero, _lse_with_empty)),
-    ),
-    Defect(
-        "split-merged-in-base-e",
-        "Parts of the keys have maxima in units of log 2, and are merged by exp of their difference, not by exp2.",
-        ("ATT-2", "ATT-14"),
-        **in_parts(lambda e: split(e, _another_base, _lse_in_another_base)),
-    ),
-    Defect(
-        "split-correct",
-        "Parts of 16 keys are attended apart and merged as they should be.",
-        ("ATT-2",),
-        in_parts(split)["change"],
-        equivalent="another order of the same sums",
-    ),
-)
+        ("ATT-2", "MASK-4"), **in_parts(lambda e: split(e, empty_is_zero, _lse_with_empty))),
+    Defect("split-merged-in-base-e",
+           "Parts of the keys have maxima in units of log 2, and are merged by exp of their difference, not by exp2.",
+           ("ATT-2", "ATT-14"), **in_parts(lambda e: split(e, _another_base, _lse_in_another_base))),
+    Defect("split-correct", "Parts of 16 keys are attended apart and merged as they should be.",
+           ("ATT-2",), in_parts(split)["change"], equivalent="another order of the same sums"),
+)  # fmt: skip
