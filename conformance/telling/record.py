@@ -17,21 +17,19 @@ from conformance.names import DTYPES
 from conformance.running.request import Request
 from conformance.running.runner import Event, GaveUp, Started, start
 from conformance.running.select import wanted
-from conformance.telling import summary
+from conformance.telling import finished, summary
+from conformance.telling.finished import Finished
 from conformance.telling.held import Held
 from conformance.telling.outfile import OutFile
 from conformance.telling.report import BaselineResult, Report, TargetInfo
 from conformance.telling.resume import check_target
 from conformance.telling.small import within
-from conformance.telling.text import counted
 from conformance.vectors.load import Vectors
 from conformance.version import SUITE_VERSION
 
 if TYPE_CHECKING:
     from conformance.diagnosis.finding import Diagnosed
 
-MOSTLY = 0.8
-"""The share of the failures that a diagnosis explains, from which on the rest of what fails is a consequence."""
 WRITE_SECONDS = 1.0
 """How long a computed row may wait to be written."""
 
@@ -126,14 +124,6 @@ class Recorder:
             file.write(render(report))
             self._whole.append(str(file))
 
-    def written(self) -> str:
-        """Which files have been written at the end, in words; nothing where there are none."""
-        return f"wrote {', '.join(self._whole)}" if self._whole else ""
-
-    def checksum(self) -> str:
-        """What the report's file has to be to be that of this run; empty where there is none."""
-        return f"report sha256: {self.sha256}" if self.kept else ""
-
     def report(self) -> Report:
         """The report of the rows so far; its status stays open until all are there."""
         assert self._started is not None
@@ -181,16 +171,6 @@ class Recorder:
             }
         return BaselineResult(baseline.path, baseline.problems(rows, held, due))
 
-    def varied(self) -> str:
-        """How many rows were also run as a variant, and how to repeat the same ones; empty if none were."""
-        assert self._started is not None
-        number = sum(row.key in self._started.varied for row in self._rows)
-        if not number:
-            return ""
-        were, them = ("was", "it") if number == 1 else ("were", "them")
-        tests, seed = counted(number, "test"), self._request.fresh
-        return f"{tests} {were} also run with randomised inputs; repeat {them} with --fresh {seed}"
-
     def diagnose(self) -> "Diagnosed":
         """Looks for known mistakes that explain what fails; from now on the report and its rows name them."""
         from conformance.diagnosis.search import diagnose  # which takes long to import
@@ -226,57 +206,35 @@ class Recorder:
             return tuple(each.sentence for each in needs)
         return ()
 
-    def diagnosis(self) -> list[str]:
-        """What was found, in sentences; none if it was not looked for."""
-        if self._found is None:
-            return []
-        from conformance.telling.diagnosis import diagnosis_lines
+    def finished(self) -> Finished:
+        """What the run has shown, with the files that are written by now."""
+        assert self._started is not None
+        report, started, rows = self.report(), self._started, self._rows
+        notes = (
+            finished.varied(rows, started, self._request.fresh),
+            summary.assumed(rows, started.hello),
+            finished.undeclared(started.hello, self._request),
+        )
+        written = (
+            f"report sha256: {self.sha256}" if self.kept else "",
+            f"wrote {', '.join(self._whole)}" if self._whole else "",
+        )
+        return Finished(
+            report,
+            finished.diagnosis(self._found),
+            finished.causes(self._found),
+            self._outliers(started.accuracy),
+            tuple(filter(None, notes)),
+            finished.left_open(rows, started, self._request) if report.status == "incomplete" else "",
+            tuple(filter(None, written)),
+        )
 
-        return [f"diagnosis: {line}" for line in diagnosis_lines(self._found)]
-
-    def causes(self) -> list[str]:
-        """The requirements that the diagnosis says are broken, if it explains nearly all that fails."""
-        found = self._found
-        if found is None or found.explained < MOSTLY * found.failed:
-            return []
-        told = [(len(note.explained), note.violates) for note in found.notes]
-        told += [(finding.explains, finding.model.violates) for finding in found.findings]
-        ordered = sorted(told, key=lambda each: -each[0])
-        return list(dict.fromkeys(name for _, violates in ordered for name in violates))
-
-    def outliers(self) -> list[str]:
-        """Passing rows that meet a weaker policy than nearly all others, a line for each dtype."""
-        if self._started is None or self._started.accuracy != "eager":
-            return []
+    def _outliers(self, accuracy: str) -> tuple[str, ...]:
+        if accuracy != "eager":
+            return ()
         from conformance.telling.grades import outlier_lines
 
-        return outlier_lines(self._rows, self._vectors.cases)
-
-    def assumed(self) -> str:
-        """What to say of failures that all lie in what the target claims only by default; empty otherwise."""
-        assert self._started is not None
-        return summary.assumed(self._rows, self._started.hello)
-
-    def undeclared(self) -> str:
-        """Which dtypes the target was not asked at since it does not declare them; empty if none."""
-        assert self._started is not None
-        hello = self._started.hello
-        left = [dtype for dtype in DTYPES if dtype not in hello.dtypes]
-        if not left or self._request.selection.dtypes:
-            return ""
-        return f"not tested: {', '.join(left)}, which the target does not declare in `dtypes`"
-
-    def left_open(self) -> str:
-        """Why an incomplete run is incomplete."""
-        assert self._started is not None
-        hello, rows = self._started.hello, self._rows
-        reasons = []
-        if self._request.selection.narrowed:
-            reasons.append(f"{self._request.selection.narrowed} left out a part of the suite")
-        if len(rows) < self._started.total:
-            reasons.append(f"only {len(rows)} of {counted(self._started.total, 'test')} were run")
-        reasons += summary.unsupported_claims(rows, hello)
-        return "; ".join(reasons) or "no test of a supported feature was run"
+        return tuple(outlier_lines(self._rows, self._vectors.cases))
 
 
 def unseen(row: Row) -> Row:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -154,13 +155,30 @@ def test_narrowed_or_cut_short_is_incomplete(recorder: Any) -> None:
 
 
 def test_incomplete_says_why(recorder: Any) -> None:
-    assert recorder(row(), narrowed="x").left_open() == "-k x left out a part of the suite"
-    assert recorder(row(), total=3).left_open() == "only 1 of 3 tests were run"
+    assert recorder(row(), narrowed="x").finished().left_open == "-k x left out a part of the suite"
+    assert recorder(row(), total=3).finished().left_open == "only 1 of 3 tests were run"
     answered = row("unsupported", ("mask",), message="no mask today")
-    assert recorder(row(), answered).left_open() == (
+    assert recorder(row(), answered).finished().left_open == (
         "1 test of a supported feature was answered `unsupported`, first a/b float32 (no mask today)"
     )
-    assert recorder(NOT_CLAIMED).left_open() == "no test of a supported feature was run"
+    assert recorder(NOT_CLAIMED).finished().left_open == "no test of a supported feature was run"
+
+
+def test_a_run_ends_in_one_frozen_result(recorder: Any) -> None:
+    made = recorder(row("fail"), total=2)
+    finished = made.finished()
+    assert finished == made.finished()
+    assert (finished.report, finished.left_open) == (
+        made.report(),
+        "",
+    )  # since it is not incomplete, it failed
+    assert (
+        "not tested: float64, float16, bfloat16, which the target does not declare in `dtypes`"
+        in finished.notes
+    )
+    assert (finished.diagnosis, finished.causes, finished.written) == ((), (), ())
+    with pytest.raises(FrozenInstanceError):
+        finished.report = None
 
 
 def test_rows_stand_in_one_order_whenever_they_came(recorder: Any) -> None:
