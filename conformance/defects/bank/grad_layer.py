@@ -6,7 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from conformance.defects.bank.ways import after
+from conformance.defects.bank.mutators import after
 from conformance.defects.call import Call
 from conformance.defects.checks import without
 from conformance.defects.defect import Change, Defect

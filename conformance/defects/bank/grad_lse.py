@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.ways import dropped, rounded
+from conformance.defects.bank.mutators import dropped, rounded
 from conformance.defects.blocks.back import KEY_AND_VALUE, QUERY, alone
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.ways import back
+from conformance.defects.bank.mutators import back
 from conformance.defects.blocks.back import anew
 from conformance.defects.blocks.edges import Edges, family, whole
 from conformance.defects.call import Call

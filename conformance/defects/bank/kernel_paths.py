@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.beside import free, given, read_bias
-from conformance.defects.bank.splits import empty_is_zero
-from conformance.defects.bank.ways import only
+from conformance.defects.bank.interactions import free, given, read_bias
+from conformance.defects.bank.mutators import only
+from conformance.defects.bank.split_keys import empty_is_zero
 from conformance.defects.blocks.loop import Share, split
 from conformance.defects.call import Call
 from conformance.defects.defect import HALF, Change, Defect, at

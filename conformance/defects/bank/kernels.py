@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.splits import empty_is_zero, equal
+from conformance.defects.bank.split_keys import empty_is_zero, equal
 from conformance.defects.blocks.edges import into
 from conformance.defects.blocks.loop import split
 from conformance.defects.blocks.where import Test, one_query, where, whole

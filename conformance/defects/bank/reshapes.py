@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.ways import after, output
+from conformance.defects.bank.mutators import after, output
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.ways import dropped, weighed
+from conformance.defects.bank.mutators import dropped, weighed
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.ways import after, online, output
+from conformance.defects.bank.mutators import after, online, output
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect, varied
 from conformance.defects.reference import REFERENCE as R

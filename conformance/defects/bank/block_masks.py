@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.ways import after, online
+from conformance.defects.bank.mutators import after, online
 from conformance.defects.blocks.edges import SIZES, Edges, begin_of, end_of, family, whole
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect, varied

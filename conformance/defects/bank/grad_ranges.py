@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.grad_sums import narrow_sum
-from conformance.defects.bank.ways import after, back, logits, refuse
+from conformance.defects.bank.grad_reductions import narrow_sum
+from conformance.defects.bank.mutators import after, back, logits, refuse
 from conformance.defects.call import Call
 from conformance.defects.defect import NARROW, Change, Defect
 from conformance.defects.reference import REFERENCE as R

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.ways import after, products
+from conformance.defects.bank.mutators import after, products
 from conformance.defects.blocks.edges import Edges, begin_of, family, size_of
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect, varied

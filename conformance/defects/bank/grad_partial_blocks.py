@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.ways import after
+from conformance.defects.bank.mutators import after
 from conformance.defects.blocks.back import NONE_FULL, delta_of_heads, families
 from conformance.defects.blocks.edges import Edges, begin_of, ends, family, size_of, whole
 from conformance.defects.blocks.loop import every

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.grad_sums import narrow_sum
-from conformance.defects.bank.ways import dropped, only
+from conformance.defects.bank.grad_reductions import narrow_sum
+from conformance.defects.bank.mutators import dropped, only
 from conformance.defects.blocks.tile import Tile, full
 from conformance.defects.call import Call
 from conformance.defects.defect import HALF, NARROW, Change, Defect, at

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank.grad_blocks import by_block
-from conformance.defects.bank.ways import after
+from conformance.defects.bank.mutators import after
 from conformance.defects.blocks.back import KEY_AND_VALUE, QUERY, alone, anew, exponential
 from conformance.defects.blocks.edges import Edges, family
 from conformance.defects.call import Call

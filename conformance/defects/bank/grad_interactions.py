@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.backward import less_lse, to_shape
-from conformance.defects.bank.beside import (
+from conformance.defects.bank.grad_reductions import narrow_sum
+from conformance.defects.bank.interactions import (
     IN_RANGE,
     NO_PEAK,
     OF_TILES,
@@ -22,8 +23,7 @@ from conformance.defects.bank.beside import (
     right_edge,
     tile,
 )
-from conformance.defects.bank.grad_sums import narrow_sum
-from conformance.defects.bank.ways import after, back, dropped, only
+from conformance.defects.bank.mutators import after, back, dropped, only
 from conformance.defects.call import Call
 from conformance.defects.defect import HALF, NARROW, Change, Defect, at
 from conformance.defects.reference import REFERENCE as R

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.tile_rules import ends
-from conformance.defects.bank.ways import after, output
+from conformance.defects.bank.mutators import after, output
+from conformance.defects.bank.tile_masks import ends
 from conformance.defects.blocks.edges import Edges, begin_of, family
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect, varied

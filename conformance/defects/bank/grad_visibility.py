@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.bank import bias, lengths
-from conformance.defects.bank.ways import back, dropped
+from conformance.defects.bank.mutators import back, dropped
 from conformance.defects.bank.window import sides
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect

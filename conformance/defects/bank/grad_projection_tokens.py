@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.backward import only_finite
-from conformance.defects.bank.grad_factors import BIASES, PARAMETERS, WEIGHTS
+from conformance.defects.bank.grad_scaling import BIASES, PARAMETERS, WEIGHTS
 from conformance.defects.blocks.back import delta_of_heads
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect, varied

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.ways import after
+from conformance.defects.bank.mutators import after
 from conformance.defects.blocks.back import NONE_FULL, anew, delta_of_heads, exponential, families
 from conformance.defects.blocks.edges import Edges, begin_of, family, whole
 from conformance.defects.call import Call

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 
 from conformance.defects.backward import to_shape
-from conformance.defects.bank.ways import after
+from conformance.defects.bank.mutators import after
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
 
