@@ -147,11 +147,6 @@ def _only_some(name: str, chosen: Callable[[Call, Edges], Array]) -> Callable[[E
     return lambda e: after(name, lambda c, x: x | ~chosen(c, e))
 
 
-def _diagonal(c: Call, e: Edges, place: Any) -> Any:
-    """Whether a key is in the block of a place."""
-    return (c.columns <= place) & (place < _end(c, e))
-
-
 def _first(c: Call, e: Edges) -> Array:
     return np.equal(_begin(c, e), 0)
 
