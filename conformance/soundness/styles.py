@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.call import Call
-from conformance.defects.reference import REFERENCE, Implementation, Steps
+from conformance.defects.implementation import Implementation
+from conformance.defects.reference import REFERENCE
+from conformance.defects.steps import Steps
 from conformance.defects.visibility import visibility
 from conformance.soundness.backward import gradients
 from conformance.soundness.softmaxes import LARGEST_BOUND, SOFTMAXES, Rows

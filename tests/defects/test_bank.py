@@ -12,8 +12,9 @@ from conformance.defects import bank
 from conformance.defects.bank import BANK, DEFECTS, KINDS
 from conformance.defects.checks import CHECKS
 from conformance.defects.defect import Defect
+from conformance.defects.implementation import Implementation
 from conformance.defects.kill import kill
-from conformance.defects.reference import REFERENCE, Implementation
+from conformance.defects.reference import REFERENCE
 from conformance.judging.verdict import FAILURES
 from conformance.names import DTYPES, FEATURES
 from conformance.running.answer import Question

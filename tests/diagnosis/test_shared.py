@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance.defects.reference import REFERENCE, Implementation
+from conformance.defects.implementation import Implementation
+from conformance.defects.reference import REFERENCE
 from conformance.diagnosis.model import Model
 from conformance.diagnosis.search import models
 from conformance.diagnosis.shared import Shared, shared

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.defects.reference import REFERENCE, Implementation
+from conformance.defects.implementation import Implementation
+from conformance.defects.reference import REFERENCE
 from conformance.errors import UsageError
 from conformance.names import SDPA, SDPA_VJP
 from conformance.running.answer import Answer, Question

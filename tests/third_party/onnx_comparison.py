@@ -18,8 +18,9 @@ import numpy as np
 
 from backends.onnx_cases import OnnxCase, call_of, form_of, named, official_cases
 from conformance.defects.bank import BANK
+from conformance.defects.implementation import Implementation
 from conformance.defects.kill import ordered
-from conformance.defects.reference import REFERENCE, Implementation
+from conformance.defects.reference import REFERENCE
 from conformance.dtypes import cast, dtype_name
 from conformance.judging.judge import dtype_problem, judge, names_problem, shape_problem
 from conformance.judging.measure import held_rows

@@ -11,7 +11,8 @@ from conformance.defects.blocks.edges import Edges, begin_of, family
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect, varied
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Steps, project
+from conformance.defects.reference import project
+from conformance.defects.steps import Steps
 from conformance.vectors.case import Array
 
 PRESENT = ("present_key", "present_value")

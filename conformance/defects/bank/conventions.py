@@ -10,7 +10,8 @@ from conformance.defects.bank.mutators import after, dropped, output
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect, varied
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Steps, column
+from conformance.defects.reference import column
+from conformance.defects.steps import Steps
 from conformance.vectors.case import Array
 
 OPTIONS = {

@@ -9,7 +9,7 @@ from conformance.defects.bank.mutators import after
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Steps
+from conformance.defects.steps import Steps
 
 
 def _seen_backward(*options: str) -> Change:

@@ -14,7 +14,7 @@ from conformance.defects.blocks.loop import every
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Steps
+from conformance.defects.steps import Steps
 from conformance.vectors.case import Array
 
 Counted = Callable[[Array, int], Array]

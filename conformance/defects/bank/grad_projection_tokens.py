@@ -12,7 +12,7 @@ from conformance.defects.blocks.back import delta_of_heads
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect, varied
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Steps
+from conformance.defects.steps import Steps
 from conformance.vectors.case import Array
 
 Keep = Callable[[Array], Array]

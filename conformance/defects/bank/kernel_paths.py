@@ -13,7 +13,8 @@ from conformance.defects.blocks.loop import Share, split
 from conformance.defects.call import Call
 from conformance.defects.defect import HALF, Change, Defect, at
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Steps, column
+from conformance.defects.reference import column
+from conformance.defects.steps import Steps
 from conformance.vectors.case import Array
 
 TALL, NARROW = 64, 32

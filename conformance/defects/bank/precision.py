@@ -9,7 +9,7 @@ from conformance.defects.bank.mutators import after, cut, output, rounded
 from conformance.defects.call import Call
 from conformance.defects.defect import HALF, WIDE, Change, Defect, at
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Steps
+from conformance.defects.steps import Steps
 from conformance.vectors.case import Array
 
 _ONLY_64 = at(("float32", *HALF), "float32 is what these are computed in")

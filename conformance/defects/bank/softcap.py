@@ -8,7 +8,7 @@ from conformance.defects.bank.mutators import dropped, weighed
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Steps
+from conformance.defects.steps import Steps
 from conformance.vectors.case import Array
 
 

@@ -9,7 +9,7 @@ from conformance.defects.bank.mutators import after, dropped, output
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Steps
+from conformance.defects.steps import Steps
 from conformance.defects.visibility import visibility
 from conformance.vectors.case import Array
 
