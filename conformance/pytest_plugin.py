@@ -15,7 +15,7 @@ import pytest
 from conformance.telling.closing import GROUP, Closing
 
 if TYPE_CHECKING:
-    from conformance.running.answer import Question
+    from conformance.running.messages import Question
     from conformance.running.session import Session
 
 __all__ = ["cases", "explore"]

@@ -24,11 +24,11 @@ from conformance.exploring.search import explore as searched
 from conformance.exploring.trial import Trials
 from conformance.judging.verdict import Row
 from conformance.names import DENSE, DTYPES, OPERATION_FEATURES, OPERATIONS, PAGED
-from conformance.running.answer import Hello
 from conformance.running.baseline import read_baseline
-from conformance.running.isolated import Isolated
+from conformance.running.messages import Hello
 from conformance.running.request import TIMEOUT, Request
 from conformance.running.runner import isolated, start
+from conformance.running.subprocess_target import Isolated
 from conformance.telling import summary
 from conformance.telling.outfile import check_apart, files_of
 from conformance.telling.record import library_versions

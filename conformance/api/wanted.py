@@ -10,7 +10,7 @@ from conformance.exploring.large import call
 from conformance.exploring.recipe import read_token
 from conformance.exploring.search import Budget
 from conformance.exploring.sizes import SIZES
-from conformance.running.nearest import known
+from conformance.running.suggestions import known
 from conformance.telling.junit import junit as junit_text
 from conformance.telling.outfile import OutFile
 from conformance.telling.record import text as report_text

@@ -9,7 +9,7 @@ import click
 from conformance.cli.exits import CONFORMANT, FAILED, examples
 from conformance.errors import UsageError
 from conformance.names import DENSE, DTYPES, SDPA
-from conformance.running.nearest import known
+from conformance.running.suggestions import known
 from conformance.telling.outfile import OutFile, check_apart, files_of
 from conformance.telling.text import console, plain
 

@@ -8,7 +8,7 @@ import click
 
 from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
 from conformance.defects.record import UPDATE, read_record
-from conformance.running.nearest import known
+from conformance.running.suggestions import known
 from conformance.telling.requirements import ID, named
 from conformance.telling.text import console, counted, plain
 from conformance.telling.trace.chain import BUILD, INDEX, Chains, Link, SameIdError, read_chains

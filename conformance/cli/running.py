@@ -13,8 +13,8 @@ from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
 from conformance.cli.interrupts import interrupted, interruptible
 from conformance.errors import UsageError
 from conformance.running import runner
-from conformance.running.isolated import FIRST_CASE_SECONDS
 from conformance.running.request import Request
+from conformance.running.subprocess_target import FIRST_CASE_SECONDS
 from conformance.telling.alike import alike, dead_lines
 from conformance.telling.finished import Finished
 from conformance.telling.github import VARIABLE, run_markdown

@@ -10,7 +10,7 @@ import click
 from conformance.cli.exits import CONFORMANT, PROGRAM, examples
 from conformance.errors import UsageError
 from conformance.resources import template
-from conformance.running.nearest import known
+from conformance.running.suggestions import known
 from conformance.telling.text import console, plain
 
 

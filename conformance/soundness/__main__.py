@@ -11,7 +11,7 @@ import click
 
 from conformance.errors import UsageError
 from conformance.running.locating import implementations
-from conformance.running.nearest import known
+from conformance.running.suggestions import known
 from conformance.soundness.spread import SLOW, trial
 from conformance.soundness.tell import lines, record
 from conformance.soundness.unobservable import lines as rows

@@ -10,7 +10,7 @@ import numpy as np
 from conformance.errors import UsageError
 from conformance.judging.judge import judge, measured
 from conformance.names import REDUCED_POLICIES
-from conformance.running.call import call
+from conformance.running.invoke import call
 from conformance.running.target import Target, adopt, load
 from conformance.soundness.fixed import RULES, refused
 from conformance.soundness.styles import BACKWARD_STYLES, STYLES, implementation

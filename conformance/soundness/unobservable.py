@@ -15,7 +15,7 @@ from conformance.defects.bank.kernels import OTHERS
 from conformance.defects.defect import Defect
 from conformance.judging.judge import judge
 from conformance.names import DTYPES, OPERATION_FEATURES
-from conformance.running.call import call
+from conformance.running.invoke import call
 from conformance.running.target import Target, adopt
 from conformance.vectors.case import Case
 

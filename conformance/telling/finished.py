@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
-from conformance.running.answer import Hello
+from conformance.running.messages import Hello
 from conformance.running.request import Request
 from conformance.running.runner import Started
 from conformance.telling import summary

@@ -8,7 +8,7 @@ from typing import Any
 from conformance.diagnosis.split import splits
 from conformance.judging.verdict import Row
 from conformance.names import OPERATIONS
-from conformance.running.answer import Hello
+from conformance.running.messages import Hello
 from conformance.running.quick import QUICK
 from conformance.telling import summary
 from conformance.telling.diagnosis import split_json

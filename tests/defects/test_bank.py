@@ -17,7 +17,7 @@ from conformance.defects.kill import kill
 from conformance.defects.reference import REFERENCE
 from conformance.judging.verdict import FAILURES
 from conformance.names import DTYPES, FEATURES
-from conformance.running.answer import Question
+from conformance.running.messages import Question
 from conformance.running.runner import InProcess, answered
 from conformance.running.target import adopt
 from conformance.telling.requirements import read_requirements

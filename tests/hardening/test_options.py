@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from conformance.judging.judge import judge
 from conformance.names import OPTIONS
-from conformance.running.call import call
+from conformance.running.invoke import call
 from conformance.running.target import Target, load
 from conformance.vectors.case import Case
 from conformance.vectors.generate.balls import NeverDecidedError

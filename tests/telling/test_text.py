@@ -11,7 +11,7 @@ from rich.console import Console
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.names import SDPA
-from conformance.running.answer import Hello
+from conformance.running.messages import Hello
 from conformance.running.runner import Started
 from conformance.telling.progress import RunProgress, row_text
 from conformance.telling.report import Report, TargetInfo

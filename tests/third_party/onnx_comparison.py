@@ -25,7 +25,7 @@ from conformance.dtypes import cast, dtype_name
 from conformance.judging.judge import dtype_problem, judge, names_problem, shape_problem
 from conformance.judging.measure import held_rows
 from conformance.names import DTYPES, SDPA
-from conformance.running.call import call
+from conformance.running.invoke import call
 from conformance.running.target import adopt, load
 from conformance.vectors.case import Array, Case
 from conformance.vectors.generate.build import build

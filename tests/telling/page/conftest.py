@@ -9,7 +9,7 @@ import pytest
 
 from conformance.judging.verdict import Got, Row
 from conformance.names import SDPA
-from conformance.running.answer import Hello, Question
+from conformance.running.messages import Hello, Question
 from conformance.running.protocol import encode_array
 from conformance.running.request import Request
 from conformance.running.runner import InProcess, Started, answered

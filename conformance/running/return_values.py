@@ -5,7 +5,7 @@ from typing import Any
 
 from conformance.names import APPEND, MERGE, MHA_VJP, OUTPUTS, SDPA_VJP, SERVING
 from conformance.running.arrays import UnreadableError, describe
-from conformance.running.words import shorten
+from conformance.running.text_limits import shorten
 
 GRADIENTS = ("query", "key", "value", "attn_bias")
 """What a tuple of gradients holds, in this order."""

@@ -22,7 +22,7 @@ from conformance.names import (
     SDPA,
     WEIGHTS,
 )
-from conformance.running.nearest import nearest_of
+from conformance.running.suggestions import nearest_of
 
 ARRAYS = ("query", "key", "value")
 GRADIENT = "grad_output"

@@ -11,16 +11,16 @@ import numpy as np
 
 from conformance.dtypes import dtype_name
 from conformance.names import MHA, MHA_VJP, OPTIONS_OF, POSITIONAL, SDPA, SDPA_VJP, SERVING
-from conformance.running.answer import Answer
+from conformance.running.aliasing import Previous
 from conformance.running.arrays import AGAIN, SHARED, UnreadableError, check_size, describe, lay_out
 from conformance.running.batch import flattened, restored
-from conformance.running.claims import GRADIENT
-from conformance.running.forms import NoSuchGradientError, named
+from conformance.running.messages import Answer
 from conformance.running.partial import apart, together
 from conformance.running.poison import poison
-from conformance.running.previous import Previous
+from conformance.running.return_values import NoSuchGradientError, named
+from conformance.running.signature import GRADIENT
 from conformance.running.target import Target
-from conformance.running.words import first_line, said, shorten
+from conformance.running.text_limits import first_line, said, shorten
 from conformance.vectors.case import Array
 
 HEADED = (

@@ -9,12 +9,12 @@ from typing import Any
 
 from conformance.errors import UsageError
 from conformance.names import DTYPES, FEATURES, POLICIES
-from conformance.running.answer import ALIGNMENTS
 from conformance.running.arrays import library
-from conformance.running.base import BINARY, NATURAL
 from conformance.running.batch import RANK
 from conformance.running.closed import BASES
-from conformance.running.nearest import known, nearest_of
+from conformance.running.log_base import BINARY, NATURAL
+from conformance.running.messages import ALIGNMENTS
+from conformance.running.suggestions import known, nearest_of
 
 LAYOUTS = ("bhld", "blhd")
 ATTRIBUTES = (

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from conformance.errors import UsageError
-from conformance.running.answer import Answer, Hello, Question
-from conformance.running.base import NATURAL, answered, asked
+from conformance.running.log_base import NATURAL, answered, asked
+from conformance.running.messages import Answer, Hello, Question
 from conformance.running.process import DiedError, Process, TimedOutError
 from conformance.running.protocol import (
     WRITE_ONE,
@@ -17,7 +17,7 @@ from conformance.running.protocol import (
     run_message,
     start_message,
 )
-from conformance.running.words import first_line
+from conformance.running.text_limits import first_line
 
 START_SECONDS = 120.0
 """How long a process may take to start: an import of a large framework on a slow disk."""

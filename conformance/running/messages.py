@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from conformance.names import DTYPES
-from conformance.running.words import shorten
+from conformance.running.text_limits import shorten
 from conformance.vectors.case import Array, Case
 
 TOP_LEFT, BOTTOM_RIGHT = ALIGNMENTS = ("top-left", "bottom-right")

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from conformance.errors import UsageError
-from conformance.running.words import shorten
+from conformance.running.text_limits import shorten
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

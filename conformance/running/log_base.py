@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.running.answer import Answer, Question
+from conformance.running.messages import Answer, Question
 from conformance.vectors.case import Array
 
 NATURAL, BINARY = BASES = ("e", "2")
