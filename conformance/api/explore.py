@@ -30,12 +30,12 @@ from conformance.running.request import TIMEOUT, Request
 from conformance.running.runner import isolated, start
 from conformance.running.subprocess_target import Isolated
 from conformance.telling import summary
-from conformance.telling.outfile import check_apart, files_of
-from conformance.telling.record import library_versions
-from conformance.telling.record import text as report_text
+from conformance.telling.atomic_file import check_apart, files_of
+from conformance.telling.recorder import library_versions
+from conformance.telling.recorder import text as report_text
 from conformance.telling.report import BaselineResult, Drawing, Report, TargetInfo
 from conformance.telling.requirements import in_force
-from conformance.telling.small import within
+from conformance.telling.size_limit import within
 from conformance.vectors import load
 from conformance.version import SPEC_VERSION, SUITE_VERSION
 

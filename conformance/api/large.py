@@ -11,7 +11,7 @@ from conformance.exploring.large.search import LargeFound, LargeTally, search, t
 from conformance.exploring.search import Budget, Judged
 from conformance.running.messages import Hello
 from conformance.running.request import Request
-from conformance.telling.text import counted
+from conformance.telling.terminal import counted
 
 LOOKED = 64
 """Calls that are drawn to see whether a target claims any."""

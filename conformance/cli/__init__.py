@@ -67,7 +67,7 @@ def _interrupted(error: BaseException) -> int:
 
 def _ended(status: int, message: str) -> int:
     from conformance.resources import GONE
-    from conformance.telling.text import MESSAGE, inert, shorten
+    from conformance.telling.terminal import MESSAGE, inert, shorten
 
     if status == MISUSED and GONE not in message and not _has_folder():
         message = f"{message}; {GONE}"

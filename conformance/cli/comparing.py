@@ -11,7 +11,7 @@ from conformance.telling.compare import compare as compared
 from conformance.telling.github import comparison_markdown
 from conformance.telling.report import checksums, read_report
 from conformance.telling.table import comparison_lines
-from conformance.telling.text import console
+from conformance.telling.terminal import console
 
 
 @click.command(epilog=examples("compare before.json after.json"))

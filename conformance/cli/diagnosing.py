@@ -13,7 +13,7 @@ from conformance.cli.options import REQUEST, request_of
 from conformance.cli.running import exit_status, run
 from conformance.running import runner
 from conformance.telling.progress import RunProgress
-from conformance.telling.text import MESSAGE, console, counted, plain, shorten
+from conformance.telling.terminal import MESSAGE, console, counted, plain, shorten
 
 SHARED = [p for p in run.params if p.name in {*REQUEST, "verbose", "cases"} - {"x"}]
 """What `run` takes as well, but for its outputs and for stopping early."""

@@ -19,7 +19,7 @@ from conformance.exploring.large.search import LargeFound, LargeTally
 from conformance.exploring.search import Event, Found, Judged
 from conformance.exploring.sizes import SIZES
 from conformance.running.baseline import read_baseline
-from conformance.telling.text import MESSAGE, console, plain, shorten
+from conformance.telling.terminal import MESSAGE, console, plain, shorten
 
 
 @click.command(

@@ -11,6 +11,7 @@ from conformance.cli import options
 from conformance.cli.exits import CONFORMANT, PROGRAM, examples
 from conformance.errors import UsageError
 from conformance.running.suggestions import known
+from conformance.telling.atomic_file import OutFile, check_apart
 from conformance.telling.explain import (
     defect_explanation,
     defect_lines,
@@ -18,13 +19,12 @@ from conformance.telling.explain import (
     explanation_lines,
     kind_of,
 )
-from conformance.telling.join import join
-from conformance.telling.listing import LISTS, case_json, case_lines, list_table
-from conformance.telling.outfile import OutFile, check_apart
+from conformance.telling.inventory import LISTS, case_json, case_lines, list_table
+from conformance.telling.merge_shards import join
 from conformance.telling.report import Report, checksums, read_report
 from conformance.telling.requirements import read_requirements
 from conformance.telling.table import matrix_lines, matrix_table
-from conformance.telling.text import console, plain
+from conformance.telling.terminal import console, plain
 from conformance.vectors import load
 from conformance.vectors.case import Case
 

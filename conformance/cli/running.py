@@ -15,15 +15,15 @@ from conformance.errors import UsageError
 from conformance.running import runner
 from conformance.running.request import Request
 from conformance.running.subprocess_target import FIRST_CASE_SECONDS
-from conformance.telling.alike import alike, dead_lines
+from conformance.telling.common_failure import alike, dead_lines
 from conformance.telling.finished import Finished
 from conformance.telling.github import VARIABLE, run_markdown
 from conformance.telling.progress import RunProgress
-from conformance.telling.record import Recorder
+from conformance.telling.recorder import Recorder
 from conformance.telling.report import Report
 from conformance.telling.requirements import read_requirements
 from conformance.telling.table import blame_table, run_table, summary_lines
-from conformance.telling.text import MESSAGE, console, counted, plain, shorten
+from conformance.telling.terminal import MESSAGE, console, counted, plain, shorten
 from conformance.vectors.case import Case
 
 _LONGER = "fix what hangs, or raise --timeout"

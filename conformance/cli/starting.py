@@ -11,7 +11,7 @@ from conformance.cli.exits import CONFORMANT, PROGRAM, examples
 from conformance.errors import UsageError
 from conformance.resources import template
 from conformance.running.suggestions import known
-from conformance.telling.text import console, plain
+from conformance.telling.terminal import console, plain
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 from conformance.defects.record import THEN, read_record
 from conformance.running.suggestions import known
 from conformance.telling.decisions import read_decisions
-from conformance.telling.listing import read_defects
+from conformance.telling.inventory import read_defects
 from conformance.telling.markdown import unlinked
 from conformance.telling.requirements import read_requirements
 from conformance.vectors import load

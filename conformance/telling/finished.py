@@ -11,7 +11,7 @@ from conformance.running.request import Request
 from conformance.running.runner import Started
 from conformance.telling import summary
 from conformance.telling.report import Report
-from conformance.telling.text import counted
+from conformance.telling.terminal import counted
 
 if TYPE_CHECKING:
     from conformance.diagnosis.finding import Diagnosed

@@ -9,7 +9,7 @@ from conformance.running.messages import Hello
 from conformance.running.select import DECLARED, in_profile
 from conformance.telling.report import FeatureResult, Status
 from conformance.telling.requirements import id_order
-from conformance.telling.text import counted
+from conformance.telling.terminal import counted
 
 FEW = 3
 """Rows of a feature below which their failing says nothing of it."""

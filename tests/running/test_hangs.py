@@ -16,7 +16,7 @@ from conformance.running.request import Request
 from conformance.running.runner import GaveUp, run
 from conformance.running.select import Selection
 from conformance.running.session import Session
-from conformance.telling.join import join
+from conformance.telling.merge_shards import join
 from conformance.telling.report import read_report
 from conformance.vectors import load
 from conformance.vectors.case import Case

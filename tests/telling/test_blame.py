@@ -12,7 +12,7 @@ from conformance.names import SDPA
 from conformance.running.messages import Question
 from conformance.running.runner import InProcess, answered
 from conformance.running.target import adopt
-from conformance.telling.blame import Blame, blame
+from conformance.telling.requirement_ranking import Blame, blame
 from conformance.vectors.load import load_vectors
 
 

@@ -15,7 +15,7 @@ from conformance.telling.trace import links
 from conformance.telling.trace.chain import BUILD, INDEX, Chains, Link, mentioned, read_chains
 from conformance.telling.trace.kills import UNGUARDED
 from conformance.telling.trace.links import read_links
-from conformance.telling.trace.marks import Mark
+from conformance.telling.trace.test_markers import Mark
 from conformance.vectors.generate import cases
 from conformance.vectors.generate.changed import differs
 from conformance.version import SPEC_VERSION

@@ -15,7 +15,7 @@ from conformance.running.request import Request
 from conformance.running.runner import InProcess, Started, answered
 from conformance.running.target import adopt
 from conformance.telling.page import render
-from conformance.telling.record import Recorder
+from conformance.telling.recorder import Recorder
 from conformance.telling.report import Report
 from conformance.vectors import load
 from conformance.vectors.load import Vectors

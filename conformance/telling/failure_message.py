@@ -6,7 +6,7 @@ from conformance.judging.verdict import Row
 from conformance.resources import spec_directory
 from conformance.telling.report import Report
 from conformance.telling.requirements import Requirement, named_all, read_requirements
-from conformance.telling.text import inert
+from conformance.telling.terminal import inert
 from conformance.vectors.case import Case
 
 

@@ -12,7 +12,7 @@ from conformance.running.messages import Hello
 from conformance.running.quick import QUICK
 from conformance.telling import summary
 from conformance.telling.diagnosis import split_json
-from conformance.telling.record import place
+from conformance.telling.recorder import place
 from conformance.telling.report import Report
 from conformance.telling.requirements import in_force
 from conformance.vectors.load import load_vectors

@@ -18,12 +18,12 @@ from conformance.running.request import Request
 from conformance.running.runner import Event, GaveUp, Started, start
 from conformance.running.select import wanted
 from conformance.telling import finished, summary
+from conformance.telling.atomic_file import OutFile
+from conformance.telling.file_lock import Held
 from conformance.telling.finished import Finished
-from conformance.telling.held import Held
-from conformance.telling.outfile import OutFile
 from conformance.telling.report import BaselineResult, Report, TargetInfo
 from conformance.telling.resume import check_target
-from conformance.telling.small import within
+from conformance.telling.size_limit import within
 from conformance.vectors.load import Vectors
 from conformance.version import SUITE_VERSION
 

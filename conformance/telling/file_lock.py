@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from conformance.errors import UsageError
-from conformance.telling.outfile import OutFile
+from conformance.telling.atomic_file import OutFile
 
 NAMED = 40
 """Characters of a file's name in that of its lock."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
-from conformance.telling.text import counted
+from conformance.telling.terminal import counted
 from conformance.vectors.verify.run import Verified
 
 COUNTS = ("cases", "certified", "compared", "related")

@@ -16,7 +16,7 @@ from conformance.running.select import in_profile
 from conformance.telling.installed import described
 from conformance.telling.report import number_to_json
 from conformance.telling.requirements import named, named_all, read_requirements
-from conformance.telling.text import counted, plain
+from conformance.telling.terminal import counted, plain
 from conformance.telling.tolerance import (
     LEGEND,
     LEGEND_IN_FULL,

@@ -4,7 +4,7 @@ import json
 
 from conformance.running.baseline import BASELINE_VERSION, baseline_of
 from conformance.telling.report import Report
-from conformance.telling.text import safe, shorten
+from conformance.telling.terminal import safe, shorten
 
 HEAD = """\
 # Known failures of {name}. Every entry needs a reason; a `report` is the address of a public one.
