@@ -12,8 +12,8 @@ import click
 from conformance.errors import UsageError
 from conformance.running.locating import implementations
 from conformance.running.suggestions import known
-from conformance.soundness.spread import SLOW, trial
-from conformance.soundness.tell import lines, record
+from conformance.soundness.parallel import SLOW, trial
+from conformance.soundness.report import lines, record
 from conformance.soundness.unobservable import lines as rows
 from conformance.soundness.unobservable import unobservable
 

@@ -29,7 +29,7 @@ from conformance.names import DENSE, DTYPES, FEATURES, REDUCED_POLICIES, SERVING
 from conformance.oracle import Certified, WrongOracleError
 from conformance.running.invoke import call
 from conformance.running.target import Target, adopt, load
-from conformance.soundness.styles import BACKWARD_STYLES, STYLES, implementation
+from conformance.soundness.implementations import BACKWARD_STYLES, STYLES, implementation
 from tests.exploring.flash import FLASHES
 
 FRAMEWORKS = {

@@ -12,8 +12,8 @@ from conformance.judging.judge import judge, measured
 from conformance.names import REDUCED_POLICIES
 from conformance.running.invoke import call
 from conformance.running.target import Target, adopt, load
-from conformance.soundness.fixed import RULES, refused
-from conformance.soundness.styles import BACKWARD_STYLES, STYLES, implementation
+from conformance.soundness.baseline_tolerances import RULES, refused
+from conformance.soundness.implementations import BACKWARD_STYLES, STYLES, implementation
 from conformance.vectors.case import Array, Case
 
 RATIOS = ("err / allowed", "err / W", "err / s", "RMS", "RMS / limit", "gain", "scale")

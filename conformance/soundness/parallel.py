@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
-from conformance.soundness.trial import Outcome, framework_on, styles_on
+from conformance.soundness.experiment import Outcome, framework_on, styles_on
 from conformance.vectors.case import Case
 
 SLOW = ("jax", "jax-jit")
@@ -31,7 +31,7 @@ def trial(seed: int, count: int, frameworks: Sequence[str], processes: int) -> O
 
 def _case(seed: int, count: int, number: int) -> Case | None:
     """None where no ball can tell what is right."""
-    from conformance.soundness.fresh import drafts
+    from conformance.soundness.random_cases import drafts
     from conformance.vectors.generate.balls import NeverDecidedError
     from conformance.vectors.generate.build import build
 

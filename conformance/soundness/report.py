@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from conformance.names import DTYPES, POLICIES
-from conformance.soundness.fixed import RULES
-from conformance.soundness.trial import KINDS, RATIOS, Outcome
+from conformance.soundness.baseline_tolerances import RULES
+from conformance.soundness.experiment import KINDS, RATIOS, Outcome
 
 
 def lines(outcome: Outcome, seed: int, count: int, seconds: float) -> Iterator[str]:
