@@ -20,10 +20,10 @@ from conformance.soundness.report import lines
 from conformance.soundness.sums import PRODUCTS, fewer_bits
 from conformance.soundness.unobservable import excused, unobservable
 from conformance.vectors.case import Golden
-from conformance.vectors.generate.balls import NeverDecidedError
+from conformance.vectors.generate.ball_rounding import NeverDecidedError
 from conformance.vectors.generate.build import build
 from conformance.vectors.generate.draft import attend, gradient, project
-from conformance.vectors.generate.draws import Draws, round_to_bits
+from conformance.vectors.generate.random_inputs import Draws, round_to_bits
 from conformance.vectors.load import load_vectors
 
 CASES = {case.id: case for case in load_vectors().cases}

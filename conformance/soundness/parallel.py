@@ -32,7 +32,7 @@ def trial(seed: int, count: int, frameworks: Sequence[str], processes: int) -> O
 def _case(seed: int, count: int, number: int) -> Case | None:
     """None where no ball can tell what is right."""
     from conformance.soundness.random_cases import drafts
-    from conformance.vectors.generate.balls import NeverDecidedError
+    from conformance.vectors.generate.ball_rounding import NeverDecidedError
     from conformance.vectors.generate.build import build
 
     try:

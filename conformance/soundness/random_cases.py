@@ -12,7 +12,7 @@ import numpy as np
 from conformance.names import OPERANDS
 from conformance.vectors.generate.cases.numerics import signature_sets
 from conformance.vectors.generate.draft import Draft, attend, gradient, project
-from conformance.vectors.generate.draws import Draws, round_to_bits
+from conformance.vectors.generate.random_inputs import Draws, round_to_bits
 
 OPTIONS = (
     "mask",

@@ -108,7 +108,7 @@ def lines(found: list[Unseen], seed: int, seconds: float) -> Iterator[str]:
 
 def _answers(request: tuple[int, int, bool]) -> list[Answer]:
     from conformance.soundness.random_cases import draft
-    from conformance.vectors.generate.balls import NeverDecidedError
+    from conformance.vectors.generate.ball_rounding import NeverDecidedError
     from conformance.vectors.generate.build import build
 
     seed, number, backward = request

@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.dtypes import NUMPY_DTYPES
 from conformance.vectors.generate.draft import Draft, attend
-from conformance.vectors.generate.draws import Draws, exact, round_to_bits
+from conformance.vectors.generate.random_inputs import Draws, exact, round_to_bits
 
 # fmt: off
 

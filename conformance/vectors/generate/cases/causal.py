@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from conformance.vectors.generate.draft import Draft, attend
-from conformance.vectors.generate.draws import Draws
+from conformance.vectors.generate.random_inputs import Draws
 
 # fmt: off
 

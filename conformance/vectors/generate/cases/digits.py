@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.names import MHA
 from conformance.vectors.generate.draft import Draft, attend, gradient, project
-from conformance.vectors.generate.draws import Draws
+from conformance.vectors.generate.random_inputs import Draws
 
 # fmt: off
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from conformance.vectors.generate.cases.gradients import drafted
 from conformance.vectors.generate.draft import Draft, gradient, project
-from conformance.vectors.generate.draws import Array, Draws, exact
+from conformance.vectors.generate.random_inputs import Array, Draws, exact
 
 # fmt: off
 

@@ -8,7 +8,7 @@ import numpy as np
 from conformance.vectors.generate.cases.gradients import drafted
 from conformance.vectors.generate.cases.interactions import SCALE, SOFTCAP, far_below
 from conformance.vectors.generate.draft import Draft, gradient, project
-from conformance.vectors.generate.draws import Draws, exact, round_to_bits
+from conformance.vectors.generate.random_inputs import Draws, exact, round_to_bits
 
 # fmt: off
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from conformance.vectors.generate.draft import Draft, attend, gradient
-from conformance.vectors.generate.draws import Array, Draws, exact
+from conformance.vectors.generate.random_inputs import Array, Draws, exact
 
 # fmt: off
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.vectors.generate.cases.gradients import every_option
 from conformance.vectors.generate.draft import Draft, attend, gradient, project
-from conformance.vectors.generate.draws import Array, Draws, exact
+from conformance.vectors.generate.random_inputs import Array, Draws, exact
 
 # fmt: off
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from conformance.vectors.generate.draft import Draft, attend
-from conformance.vectors.generate.draws import Draws, exact
+from conformance.vectors.generate.random_inputs import Draws, exact
 
 # fmt: off
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.vectors.case import Array
 from conformance.vectors.generate.draft import Draft, attend, gradient, project
-from conformance.vectors.generate.draws import Draws, exact
+from conformance.vectors.generate.random_inputs import Draws, exact
 
 # fmt: off
 

@@ -8,7 +8,7 @@ import numpy as np
 from conformance.names import LATENT
 from conformance.vectors.generate.cases.serving_packed import whole
 from conformance.vectors.generate.draft import Draft
-from conformance.vectors.generate.draws import Draws
+from conformance.vectors.generate.random_inputs import Draws
 from conformance.vectors.generate.serving_drafts import latent, merge, served
 
 # fmt: off

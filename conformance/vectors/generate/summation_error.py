@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from conformance.vectors.generate.problem import Array, Bools
+from conformance.vectors.generate.normal_form import Array, Bools
 
 SUM_RMS = 0.4
 """RMS error of an n-term sum over u sqrt(n) |sum|, measured."""

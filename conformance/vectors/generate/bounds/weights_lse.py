@@ -3,9 +3,9 @@
 import numpy as np
 
 from conformance.vectors.generate.bounds.softmax import LARGEST_EXPONENT, Softmax, recomputed, stored_lse
+from conformance.vectors.generate.normal_form import Array, Limits
 from conformance.vectors.generate.policies import Policy
-from conformance.vectors.generate.problem import Array, Limits
-from conformance.vectors.generate.sums import sum_variance
+from conformance.vectors.generate.summation_error import sum_variance
 
 
 def normaliser(softmax: Softmax, policy: Policy) -> Array:

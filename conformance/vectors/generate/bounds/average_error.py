@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from conformance.vectors.generate.bounds.operand import Operand
+from conformance.vectors.generate.bounds.projection_error import Operand
 from conformance.vectors.generate.bounds.softmax import Softmax
-from conformance.vectors.generate.bounds.statistics import weights_floor
+from conformance.vectors.generate.bounds.weights_lse import weights_floor
+from conformance.vectors.generate.normal_form import Array
 from conformance.vectors.generate.policies import Policy
-from conformance.vectors.generate.problem import Array
-from conformance.vectors.generate.sums import AT_LENGTH, LONG, partial_sums, sum_variance
+from conformance.vectors.generate.summation_error import AT_LENGTH, LONG, partial_sums, sum_variance
 
 CACHED = 1 << 15
 """Numbers that fit a processor's cache beside others."""

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.vectors.generate.draws import round_to_bits
+from conformance.vectors.generate.normal_form import Array, Limits, Problem, finite
 from conformance.vectors.generate.policies import Policy
-from conformance.vectors.generate.problem import Array, Limits, Problem, finite
-from conformance.vectors.generate.sums import partial_sums, sum_variance
+from conformance.vectors.generate.random_inputs import round_to_bits
+from conformance.vectors.generate.summation_error import partial_sums, sum_variance
 
 
 @dataclass(frozen=True)

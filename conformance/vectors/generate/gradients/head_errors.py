@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.vectors.generate.bounds.operand import Operand
-from conformance.vectors.generate.bounds.product import head_of
+from conformance.vectors.generate.bounds.average_error import head_of
+from conformance.vectors.generate.bounds.projection_error import Operand
 from conformance.vectors.generate.bounds.softmax import Softmax, recomputed
-from conformance.vectors.generate.bounds.statistics import normaliser, weights_error, weights_floor
+from conformance.vectors.generate.bounds.weights_lse import normaliser, weights_error, weights_floor
 from conformance.vectors.generate.gradients.backward import Backward
+from conformance.vectors.generate.normal_form import Array, Problem
 from conformance.vectors.generate.policies import Policy
-from conformance.vectors.generate.problem import Array, Problem
 
 
 @dataclass(frozen=True)

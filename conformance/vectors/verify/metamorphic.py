@@ -8,9 +8,9 @@ import numpy as np
 
 from conformance.names import SERVING
 from conformance.vectors.case import Array, Case
-from conformance.vectors.generate.approximate import approximate
+from conformance.vectors.generate.float64_model import approximate
+from conformance.vectors.generate.normal_form import Problem, pose
 from conformance.vectors.generate.oracle import golden
-from conformance.vectors.generate.problem import Problem, pose
 
 STATISTICS = ("output", "weights", "lse")
 

@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from conformance.vectors.generate.draws import round_to_bits
-from conformance.vectors.generate.problem import Array
-from conformance.vectors.generate.sums import Alike, partial_sums, sum_variance
+from conformance.vectors.generate.normal_form import Array
+from conformance.vectors.generate.random_inputs import round_to_bits
+from conformance.vectors.generate.summation_error import Alike, partial_sums, sum_variance
 
 STEP = 2.0**-14
 """Small enough for errors to be linear in it, large enough for the float64 of any machine to agree on them."""

@@ -8,12 +8,12 @@ import numpy as np
 
 from conformance.dtypes import UNIT_ROUNDOFF
 from conformance.names import DTYPES
-from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.gradients.noise import STEP, Kind, Noise
+from conformance.vectors.generate.float64_model import Approximation
+from conformance.vectors.generate.gradients.rounding_noise import STEP, Kind, Noise
 from conformance.vectors.generate.gradients.simulate import alike_weights, coherence_of, simulate
+from conformance.vectors.generate.normal_form import Array, Problem
 from conformance.vectors.generate.policies import Policy
-from conformance.vectors.generate.problem import Array, Problem
-from conformance.vectors.generate.sums import Alike
+from conformance.vectors.generate.summation_error import Alike
 
 DRAWS = 128
 """Of each kind of place, and for each of the two ways to form Delta."""

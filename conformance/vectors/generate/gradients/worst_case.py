@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.bounds.operand import operand_of
+from conformance.vectors.generate.bounds.projection_error import operand_of
 from conformance.vectors.generate.bounds.softmax import softmax_of
+from conformance.vectors.generate.float64_model import Approximation
 from conformance.vectors.generate.gradients.backward import Backward
-from conformance.vectors.generate.gradients.errors import HeadErrors, head_errors
+from conformance.vectors.generate.gradients.head_errors import HeadErrors, head_errors
+from conformance.vectors.generate.normal_form import Array, Problem, finite
 from conformance.vectors.generate.policies import Policy
-from conformance.vectors.generate.problem import Array, Problem, finite
 
 PROJECTIONS = (("query", "w_q", "b_q"), ("key", "w_k", "b_k"), ("value", "w_v", "b_v"))
 

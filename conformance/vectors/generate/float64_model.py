@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.vectors.generate.problem import Array, Problem
+from conformance.vectors.generate.normal_form import Array, Problem
 
 
 @dataclass(frozen=True)
