@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from conformance.cli.exits import CONFORMANT, FAILED, INTERRUPTED, MISUSED, PROGRAM
+from conformance.cli.exit_codes import CONFORMANT, FAILED, INTERRUPTED, MISUSED, PROGRAM
 from conformance.cli.interrupts import interrupted
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from conformance.cli.exits import CONFORMANT, FAILED, examples
+from conformance.cli.exit_codes import CONFORMANT, FAILED, examples
 from conformance.errors import UsageError
 from conformance.names import DENSE, DTYPES, SDPA
 from conformance.running.suggestions import known

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
+from conformance.cli.exit_codes import CONFORMANT, FAILED, PROGRAM, examples
 from conformance.defects.record import UPDATE, read_record
 from conformance.running.suggestions import known
 from conformance.telling.requirements import ID, named

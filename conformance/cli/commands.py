@@ -4,7 +4,7 @@ import importlib
 
 import click
 
-from conformance.cli.exits import CONFORMANT, MISUSED, examples
+from conformance.cli.exit_codes import CONFORMANT, MISUSED, examples
 from conformance.version import SPEC_VERSION, SUITE_VERSION, VECTORS_VERSION
 
 COMMANDS = {

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from conformance.cli.exits import CONFORMANT, FAILED, examples
-from conformance.cli.looking import SHA256_HELP, print_json
+from conformance.cli.exit_codes import CONFORMANT, FAILED, examples
+from conformance.cli.inspecting import SHA256_HELP, print_json
 from conformance.errors import UsageError
 from conformance.telling.compare import compare as compared
 from conformance.telling.github import comparison_markdown

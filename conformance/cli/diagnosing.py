@@ -6,9 +6,9 @@ from typing import Any
 import click
 
 from conformance.api.run import Files, prepare
-from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
+from conformance.cli.exit_codes import CONFORMANT, FAILED, PROGRAM, examples
+from conformance.cli.inspecting import print_json
 from conformance.cli.interrupts import interruptible
-from conformance.cli.looking import print_json
 from conformance.cli.options import REQUEST, request_of
 from conformance.cli.running import exit_status, run
 from conformance.running import runner

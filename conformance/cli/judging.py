@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
+from conformance.cli.exit_codes import CONFORMANT, FAILED, PROGRAM, examples
 from conformance.cli.interrupts import interruptible
 from conformance.errors import UsageError
 from conformance.problems.problem import Problem, find

@@ -9,7 +9,7 @@ import click
 
 from conformance.api.run import Files, prepare
 from conformance.cli import options
-from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
+from conformance.cli.exit_codes import CONFORMANT, FAILED, PROGRAM, examples
 from conformance.cli.interrupts import interrupted, interruptible
 from conformance.errors import UsageError
 from conformance.running import runner

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from conformance.cli.exits import CONFORMANT, PROGRAM, examples
+from conformance.cli.exit_codes import CONFORMANT, PROGRAM, examples
 from conformance.errors import UsageError
 from conformance.resources import template
 from conformance.running.suggestions import known

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from conformance.cli.exits import CONFORMANT, FAILED, MISUSED, PROGRAM, examples
+from conformance.cli.exit_codes import CONFORMANT, FAILED, MISUSED, PROGRAM, examples
 from conformance.errors import UsageError
 from conformance.judging.selftest import selftest
 from conformance.telling.terminal import console, counted, plain

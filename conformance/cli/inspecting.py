@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from conformance.cli import options
-from conformance.cli.exits import CONFORMANT, PROGRAM, examples
+from conformance.cli.exit_codes import CONFORMANT, PROGRAM, examples
 from conformance.errors import UsageError
 from conformance.running.suggestions import known
 from conformance.telling.atomic_file import OutFile, check_apart
