@@ -14,8 +14,8 @@ from conformance.problems.problem import read
 from conformance.running.locating import implementations
 from conformance.running.select import in_profile
 from conformance.telling.installed import described
-from conformance.telling.report import number_to_json
 from conformance.telling.requirements import named, named_all, read_requirements
+from conformance.telling.row_json import number_to_json
 from conformance.telling.terminal import counted, plain
 from conformance.telling.tolerance import (
     LEGEND,
