@@ -1,6 +1,5 @@
 """`mha-conformance run`."""
 
-import os
 import shlex
 from typing import Any
 
@@ -15,7 +14,7 @@ from conformance.running import runner
 from conformance.running.isolated import FIRST_CASE_SECONDS
 from conformance.running.request import Request
 from conformance.telling.alike import alike, dead_lines
-from conformance.telling.github import VARIABLE, run_markdown
+from conformance.telling.github import run_markdown, summarise
 from conformance.telling.progress import RunProgress
 from conformance.telling.record import Recorder
 from conformance.telling.report import Report
@@ -171,7 +170,8 @@ def _run(
         finally:
             if recorder.started:
                 _print_run(recorder, profile, quiet)
-                _summarise(recorder.report())
+                found = recorder.report()
+                summarise(run_markdown(found, read_requirements(), profile, recorder.diagnosis()))
     return exit_status(recorder.report(), profile)
 
 
@@ -212,18 +212,6 @@ def _left_open(recorder: Recorder) -> str:
     passed = recorder.report().summary["pass"]
     seen = "; every test that was run passes" if passed else ""
     return f"incomplete because {recorder.left_open()}{seen}"
-
-
-def _summarise(report: Report) -> None:
-    """Adds the run to the summary of a step on GitHub, if this is one."""
-    path = os.environ.get(VARIABLE)
-    if path:
-        with open(path, "a", encoding="utf-8", opener=_at_once) as file:
-            file.write(run_markdown(report, read_requirements()))
-
-
-def _at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def exit_status(report: Report, profile: str | None) -> int:
