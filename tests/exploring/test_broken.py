@@ -9,7 +9,7 @@ import pytest
 
 import conformance
 from conformance.exploring.arrays import arrays
-from conformance.exploring.broken import EVERY_KEY, KINDS, OPERANDS, kinds, said
+from conformance.exploring.broken import EVERY_KEY, KINDS, kinds, said
 from conformance.exploring.draw import Claims, draw
 from conformance.exploring.needs import needs
 from conformance.exploring.recipe import Recipe, read_token, token
@@ -17,8 +17,8 @@ from conformance.exploring.smaller import given, without
 from conformance.exploring.trial import certify_recipe
 from conformance.names import DENSE, DTYPES, FEATURES, MHA, SDPA
 from conformance.oracle import Certified, UnjudgedError, certify
+from conformance.soundness.implementations import implementation
 from conformance.soundness.style import Style
-from conformance.soundness.styles import implementation
 from tests.exploring.programs import right
 
 ALL = Claims(DENSE, frozenset(FEATURES) - {"validation"}, DTYPES, "small")
