@@ -110,7 +110,7 @@ def changes(v: Varied) -> Iterator[tuple[str, tuple[Change, ...]]]:
     if v.given("q_offset"):
         yield "`q_offset`", (partial(without, names=("q_offset",)),)
     if v.given("past_key"):
-        yield "a past", (_no_past,)
+        yield "a past", (_no_past, _forgotten)
     for name in BIASES:
         if v.given(name):
             yield f"`{name}`", (partial(without, names=(name,)),)
@@ -163,6 +163,21 @@ def _no_past(v: Varied) -> Varied:
     whole = {x: np.concatenate([v.inputs[f"past_{x}"], v.inputs[x]], axis=-2) for x in ("key", "value")}
     v = without(v, ("past_key", "past_value"))
     return replace(v, inputs={**v.inputs, **whole})
+
+
+def _forgotten(v: Varied) -> Varied:
+    """The new keys alone: tables and lengths lose what stands before them, and positions count from there."""
+    before = v.inputs["past_key"].shape[-2]
+    found, options = dict(v.inputs), dict(v.options)
+    for name in TABLES:
+        if name in found and found[name].shape[-1] > 1:
+            found[name] = found[name][..., before:]
+    for name, least in (("kv_lengths", 0), ("q_offset", -before)):
+        if name in found:
+            found[name] = np.maximum(found[name] - before, least)
+    if "q_offset" in options:
+        options["q_offset"] -= before
+    return without(replace(v, inputs=found, options=options), ("past_key", "past_value"))
 
 
 def _one_axis(v: Varied) -> Varied:
