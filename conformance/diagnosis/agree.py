@@ -83,6 +83,15 @@ class Wrong:
         wrong = [np.isnan(side.held[~side.right]).all() for side in sides if not side.right.all()]
         return bool(wrong) and len(sides) == len(self._sides or {}) and all(wrong)
 
+    @property
+    def results(self) -> Mapping[str, bool]:
+        """Whether each result that is wanted is right."""
+        return {
+            name: bool(side.right.all())
+            for name, side in (self._sides or {}).items()
+            if name in self.failure.case.expected
+        }
+
     @cached_property
     def clear(self) -> bool:
         """Whether some number is off by far more than the judge allows: what is nearly right is not the same."""

@@ -15,6 +15,7 @@ from conformance.diagnosis.library import by_library
 from conformance.diagnosis.memory import by_memory
 from conformance.diagnosis.model import Model
 from conformance.diagnosis.parts import parts
+from conformance.diagnosis.results import by_results
 from conformance.diagnosis.returned import by_returned
 from conformance.diagnosis.rounds import ROUNDS, Search
 from conformance.diagnosis.shared import forget
@@ -72,7 +73,8 @@ def diagnose(
         f for f in found.findings if not set(f.explained) <= told or f.explains >= TOLD * len(told)
     )
     left = tuple(f for f in found.left if f not in told)
-    return replace(found, findings=findings, splits=split, notes=(*notes, *sized), left=left)
+    results = by_results(seen.failures, policy)
+    return replace(found, findings=findings, splits=split, results=results, notes=(*notes, *sized), left=left)
 
 
 def _search(

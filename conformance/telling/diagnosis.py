@@ -46,7 +46,7 @@ def diagnosis_lines(found: Diagnosed) -> list[str]:
         )
     if found.hurried:
         lines.append("the time for the diagnosis ran out: there may be more to find")
-    return [*split_lines(found.splits), *found.experiments, *lines]
+    return [*split_lines(found.splits), *found.results, *found.experiments, *lines]
 
 
 def _said(found: Diagnosed) -> list[tuple[str, int]]:
@@ -185,6 +185,7 @@ def diagnosis_json(found: Diagnosed) -> dict[str, Any]:
         "explained": found.explained,
         "hurried": found.hurried,
         "splits": list(splits_json(found)),
+        "results": list(found.results),
         "experiments": list(found.experiments),
         "notes": list(notes_json(found)),
         "findings": [_finding_json(finding) for finding in found.findings],
