@@ -11,7 +11,7 @@ FEWEST = 0.05
 TRIED = 2
 """Passing rows below which they refute nothing."""
 REFUTED = 0.5
-"""The share of the passing rows that it would fail from which on these refute a model."""
+"""The share of the passing rows that it would fail above which these refute a model."""
 SHARED = 0.8
 """The share of the calls whose exceptions say the same that a model has to raise in."""
 NEW = 0.2
@@ -39,7 +39,7 @@ def _enough_of_its_kind(finding: Finding, seen: Evidence) -> bool:
 
 
 def _refuted(finding: Finding) -> bool:
-    return finding.looked_at >= TRIED and finding.contradicted >= REFUTED * finding.looked_at
+    return finding.looked_at >= TRIED and finding.contradicted > REFUTED * finding.looked_at
 
 
 def _raises_as_it_does(finding: Finding, seen: Evidence) -> bool:

@@ -31,7 +31,7 @@ def _sentence(rows: Sequence[Failure], policy: str, gradients: bool) -> str:
             wrong[name] = wrong.get(name, 0) + (not right)
     bad = [name for name in cases if wrong[name]]
     good = [name for name in cases if not wrong[name] and len(cases[name]) >= ENOUGH]
-    if not bad or not good:
+    if not bad or not good or bad == ["output"]:  # that a softmax is right says little of what comes after it
         return ""
     are = "are" if len(bad) > 1 else "is"
     some = (

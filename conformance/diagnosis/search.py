@@ -73,7 +73,8 @@ def diagnose(
         f for f in found.findings if not set(f.explained) <= told or f.explains >= TOLD * len(told)
     )
     left = tuple(f for f in found.left if f not in told)
-    results = by_results(seen.failures, policy)
+    open_ = len(exact | told) < ALL * len(seen.failures)
+    results = by_results(seen.failures, policy) if open_ else ()
     return replace(found, findings=findings, splits=split, results=results, notes=(*notes, *sized), left=left)
 
 

@@ -54,5 +54,6 @@ def test_of_gradients_as_well() -> None:
     assert line.startswith("Only the gradient of w_o is wrong: the others are right in all ")
 
 
-def test_nothing_is_said_where_every_result_is_wrong() -> None:
+def test_nothing_is_said_where_every_result_or_the_output_alone_is_wrong() -> None:
+    assert not said(spoiled("output"))
     assert not said(spoiled("output", "lse", "weights"))
