@@ -27,7 +27,7 @@ BASE = Recipe(SDPA, "float32", (2,), 2, 2, q_len=3, kv_len=5, d_k=4, d_v=3, bias
 
 @pytest.mark.parametrize(
     ("operand", "kind"),
-    [(name, kind) for name in ("query", "key", "value", "attn_bias") for kind in kinds(name, False)],
+    [(name, kind) for name in OPERANDS for kind in kinds(name, False)],
 )
 def test_one_number_is_another_one_and_goes_first(operand: str, kind: str) -> None:
     recipe = replace(BASE, broken=((operand, kind),))
@@ -53,9 +53,7 @@ def test_all_kinds_are_drawn_and_only_what_is_claimed() -> None:
         assert not (recipe.broken and recipe.gradients)
         other = draw(masks, 3, number)
         assert other is None or needs(other) <= masks.features
-    assert met == {
-        (name, kind) for name in ("query", "key", "value", "attn_bias") for kind in kinds(name, False)
-    }
+    assert met == {(name, kind) for name in OPERANDS for kind in kinds(name, False)}
 
 
 def test_a_value_that_some_row_does_not_see_needs_strict_masking() -> None:
