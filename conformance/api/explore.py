@@ -12,7 +12,8 @@ from conformance.api.large import LargeTrials
 from conformance.api.run import FilePath, check_given
 from conformance.api.wanted import FAILURES, SECONDS, Outputs, Wanted, drawn_seed
 from conformance.errors import UsageError
-from conformance.exploring.draw import Claims, draw
+from conformance.exploring.claims import Claims
+from conformance.exploring.draw import draw
 from conformance.exploring.entries import MANY
 from conformance.exploring.large.search import LargeFound, LargeTally
 from conformance.exploring.needs import needs

@@ -10,7 +10,8 @@ import pytest
 import conformance
 from conformance.exploring.arrays import arrays
 from conformance.exploring.broken import EVERY_KEY, KINDS, OPERANDS, kinds, said
-from conformance.exploring.draw import Claims, draw
+from conformance.exploring.claims import Claims
+from conformance.exploring.draw import draw
 from conformance.exploring.needs import needs
 from conformance.exploring.recipe import Recipe, read_token, token
 from conformance.exploring.smaller import given, without

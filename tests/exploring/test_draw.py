@@ -7,8 +7,9 @@ import pytest
 from conformance.dtypes import cast
 from conformance.errors import UsageError
 from conformance.exploring.arrays import arrays, changed, options
+from conformance.exploring.claims import OPTIONS, PATHS, Claims
 from conformance.exploring.counter import Dice, grid, key
-from conformance.exploring.draw import OPTIONS, PATHS, Claims, draw
+from conformance.exploring.draw import draw
 from conformance.exploring.needs import needs
 from conformance.exploring.numbers import numbers
 from conformance.exploring.recipe import LONGEST, Recipe, read_token, token

@@ -13,7 +13,7 @@ import pytest
 import conformance
 from conformance.cli import main
 from conformance.errors import UsageError
-from conformance.exploring.draw import Claims
+from conformance.exploring.claims import Claims
 from conformance.exploring.large import contents, seen
 from conformance.exploring.large.backward import sums
 from conformance.exploring.large.call import LOUD, Large, is_token, line, read_token, token
