@@ -7,7 +7,7 @@ from conformance.exploring.draw import draw
 from conformance.exploring.needs import needs
 from conformance.exploring.recipe import Recipe, read_token
 from conformance.names import DENSE, DTYPES, OPERATION_FEATURES, OPERATIONS, PAGED
-from conformance.running.answer import Hello
+from conformance.running.messages import Hello
 from conformance.running.request import Request
 
 

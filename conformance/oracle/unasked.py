@@ -3,8 +3,8 @@
 import numpy as np
 
 from conformance.vectors.case import Array, Golden
-from conformance.vectors.generate.approximate import approximate
-from conformance.vectors.generate.problem import Problem, parts
+from conformance.vectors.generate.float64_model import approximate
+from conformance.vectors.generate.normal_form import Problem, parts
 
 LEAST = 2.0**-18
 """A weight below it may be zero in some dtype, and zero times infinity is NaN (ATT-11)."""
