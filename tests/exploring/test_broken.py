@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conformance.running.call import call
 
 import conformance
 from conformance.exploring.arrays import arrays
@@ -19,6 +18,7 @@ from conformance.exploring.smaller import given, without
 from conformance.exploring.trial import certify_recipe
 from conformance.names import DENSE, DTYPES, FEATURES, MHA, SDPA
 from conformance.oracle import Certified, UnjudgedError, certify
+from conformance.running.invoke import call
 from conformance.running.target import load
 from conformance.soundness.implementations import implementation
 from conformance.soundness.style import Style
