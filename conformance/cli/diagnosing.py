@@ -42,7 +42,7 @@ def diagnose(
         request, recorder, asked = prepare(request, (PROGRAM, *given), Files(cases=cases), "off")
         progress = RunProgress(console(stderr=True), False, verbose, report=False)
         with progress:
-            for event in runner.run(request, asked, progress.echo if verbose else None):
+            for event in runner.run(request, asked, progress.echo if verbose else None, progress.asking):
                 recorder.add(event)
                 progress.show(event)
         report = recorder.report()

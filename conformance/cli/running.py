@@ -160,7 +160,7 @@ def _run(
     progress = RunProgress(console(stderr=True), quiet, verbose)
     try:
         with progress:
-            for event in runner.run(request, cases, progress.echo if verbose else None):
+            for event in runner.run(request, cases, progress.echo if verbose else None, progress.asking):
                 recorder.add(event)
                 progress.show(event)
         if diagnose:
@@ -181,6 +181,8 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
         out.print(run_table(report))
         if report.gave_up:
             out.print(plain(f"{report.gave_up}; {_LONGER}", "bold red"), soft_wrap=True)
+        if recorder.noticed:
+            out.print(plain(f"by experiment {recorder.noticed}", "bold"), soft_wrap=True)
         if report.failed:
             out.print(blame_table(report.results, read_requirements(), recorder.causes()))
         for told in dead_lines(report.results):

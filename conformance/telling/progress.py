@@ -1,6 +1,7 @@
 """A run as it goes: a live bar on a terminal, plain lines elsewhere, nothing when it shall be quiet."""
 
 import threading
+import time
 from collections import Counter
 from types import TracebackType
 from typing import Self
@@ -11,13 +12,16 @@ from rich.text import Text
 
 from conformance.diagnosis.saying import kind
 from conformance.judging.verdict import Row
+from conformance.running.answer import Question
+from conformance.running.events import Event, GaveUp, Noticed, Started
 from conformance.running.isolated import START_SECONDS
-from conformance.running.runner import Event, GaveUp, Started
 from conformance.telling.requirements import named
 from conformance.telling.text import MESSAGE, STYLES, counted, plain, safe, shorten
 
 SLOW_START = 8.0
 """Seconds after which a target that has not started is said to be waited for."""
+SLOW_TEST = 10.0
+"""Seconds after which a test that has no answer yet is named, where no other has ended meanwhile."""
 FAILURES_SHOWN = 8
 """Failing rows that are told one by one, unless every row is."""
 SAME_SHOWN = 2
@@ -37,6 +41,11 @@ class RunProgress:
         self._raised: Counter[tuple[str, str]] = Counter()
         self._waiting = threading.Timer(SLOW_START, self._wait)
         self._waiting.daemon = True
+        self._asked: dict[
+            tuple[str, str], float
+        ] = {}  # (case ID, dtype) -> when, of those without an answer yet
+        self._last = time.time()  # when a test began or ended
+        self._over = threading.Event()
         self._bar: Progress | None = None
         if console.is_terminal and not quiet and not verbose:
             self._bar = Progress(
@@ -52,6 +61,7 @@ class RunProgress:
     def __enter__(self) -> Self:
         if not self._quiet:
             self._waiting.start()
+            threading.Thread(target=self._watch, daemon=True).start()
         if self._bar is not None:
             self._bar.start()
         return self
@@ -60,6 +70,7 @@ class RunProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._waiting.cancel()
+        self._over.set()
         if self._bar is not None:
             self._bar.stop()
         more = self._failed - self._shown
@@ -74,6 +85,12 @@ class RunProgress:
             return
         if isinstance(event, GaveUp):  # which the report tells
             return
+        if isinstance(event, Noticed):
+            if not self._quiet:
+                self._console.print(plain(f"by experiment {event.what}", "bold"), soft_wrap=True)
+            return
+        self._asked.pop((event.case, event.dtype), None)
+        self._last = time.time()
         self._failed += event.unexpected
         told = event.unexpected and self._shown < FAILURES_SHOWN and not self._known(event)
         self._shown += told
@@ -89,6 +106,23 @@ class RunProgress:
             return False
         self._raised[row.dtype, kind(row.message)] += 1
         return self._raised[row.dtype, kind(row.message)] > SAME_SHOWN
+
+    def asking(self, question: Question) -> None:
+        """Takes in what is asked now."""
+        self._asked[question.case.id, question.dtype] = self._last = time.time()
+
+    def _watch(self) -> None:
+        """Names the test that takes longest, once no test has begun or ended for a while."""
+        named: set[tuple[str, str]] = set()
+        while not self._over.wait(SLOW_TEST / 10):
+            asked = sorted(self._asked.copy().items(), key=lambda item: item[1])
+            if not asked or time.time() - self._last < SLOW_TEST or asked[0][0] in named:
+                continue
+            (case, dtype), since = asked[0]
+            named.add((case, dtype))
+            clock = time.strftime("%H:%M:%S", time.localtime(since))
+            said = f"{case} {dtype} has been running since {clock}; --timeout limits it"
+            self._console.print(plain(said, "dim"), soft_wrap=True)
 
     def _wait(self) -> None:
         limit = f"the target to start and say what it is: it may take {START_SECONDS:g} s"

@@ -14,8 +14,9 @@ import numpy as np
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
+from conformance.running.events import Event, GaveUp, Noticed, Started
 from conformance.running.request import Request
-from conformance.running.runner import Event, GaveUp, Started, start
+from conformance.running.runner import start
 from conformance.running.select import wanted
 from conformance.telling import summary
 from conformance.telling.held import Held
@@ -68,6 +69,7 @@ class Recorder:
         self._stopped = ""
         self._held = held
         self.kept = False  # whether the file holds rows of this run
+        self.noticed = ""  # what wrong answers have in common, seen while it ran
         self.sha256 = ""  # of the file as it was written last
 
     def add(self, event: Event) -> None:
@@ -76,6 +78,9 @@ class Recorder:
             self._start(event)
         elif isinstance(event, GaveUp):
             self._stopped = event.why
+            return
+        elif isinstance(event, Noticed):
+            self.noticed = event.what
             return
         else:
             self._rows.append(event)

@@ -9,8 +9,8 @@ import pytest
 from conformance.judging.verdict import Row
 from conformance.names import SDPA
 from conformance.running.answer import Hello
+from conformance.running.events import Started
 from conformance.running.request import Request
-from conformance.running.runner import Started
 from conformance.telling.record import Recorder
 from conformance.telling.report import Report
 from conformance.vectors.load import Vectors

@@ -15,8 +15,8 @@ from conformance.judging.verdict import FAILURES, VERDICTS, Diagnosis, Got, Row,
 from conformance.names import DTYPES, FEATURES, MHA, MHA_VJP, POLICIES, PROFILES, SDPA, SDPA_VJP
 from conformance.resources import schema
 from conformance.running.answer import Hello
+from conformance.running.events import Started
 from conformance.running.request import Request
-from conformance.running.runner import Started
 from conformance.running.select import Selection
 from conformance.telling import record, summary
 from conformance.telling.outfile import OutFile

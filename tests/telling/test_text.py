@@ -12,7 +12,7 @@ from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.names import SDPA
 from conformance.running.answer import Hello
-from conformance.running.runner import Started
+from conformance.running.events import Started
 from conformance.telling.progress import RunProgress, row_text
 from conformance.telling.report import Report, TargetInfo
 from conformance.telling.requirements import named, read_requirements
