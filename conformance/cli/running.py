@@ -179,6 +179,8 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
     out, report = console(), recorder.report()
     if not quiet:
         out.print(run_table(report))
+        if told := recorder.by_operation():
+            out.print(plain(told), soft_wrap=True)
         if report.gave_up:
             out.print(plain(f"{report.gave_up}; {_LONGER}", "bold red"), soft_wrap=True)
         if recorder.noticed:
@@ -195,9 +197,7 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
             out.print(plain(outlier), soft_wrap=True)
         if told := recorder.varied():
             out.print(plain(told), soft_wrap=True)
-        if hint := recorder.assumed():
-            out.print(plain(hint), soft_wrap=True)
-        if told := recorder.undeclared():
+        for told in filter(None, (recorder.assumed(), recorder.undeclared(), recorder.unrefused())):
             out.print(plain(told), soft_wrap=True)
         if report.status == "incomplete":
             out.print(plain(shorten(_left_open(recorder), MESSAGE)), soft_wrap=True)

@@ -12,10 +12,11 @@ from rich.text import Text
 
 from conformance.diagnosis.saying import kind
 from conformance.judging.verdict import Row
-from conformance.running.answer import Question
+from conformance.running.answer import Hello, Question
 from conformance.running.events import Event, GaveUp, Noticed, Started
 from conformance.running.isolated import START_SECONDS
 from conformance.telling.requirements import named
+from conformance.telling.summary import by_default
 from conformance.telling.text import MESSAGE, STYLES, counted, plain, safe, shorten
 
 SLOW_START = 8.0
@@ -46,6 +47,7 @@ class RunProgress:
         ] = {}  # (case ID, dtype) -> when, of those without an answer yet
         self._last = time.time()  # when a test began or ended
         self._over = threading.Event()
+        self._hello: Hello | None = None  # until what it claims by default is said
         self._bar: Progress | None = None
         if console.is_terminal and not quiet and not verbose:
             self._bar = Progress(
@@ -96,9 +98,19 @@ class RunProgress:
         self._shown += told
         if not self._quiet and (told or self._verbose):
             self._console.print(row_text(event, self._verbose), soft_wrap=True)
+            self._say_assumed(event)
         if self._bar is not None:
             failed = f"{self._failed} failed" if self._failed else ""
             self._bar.update(self._bar.task_ids[0], advance=1, failed=failed)
+
+    def _say_assumed(self, row: Row) -> None:
+        """Says once, of the first failure of it, that a feature was tested of which nothing was said."""
+        hello = self._hello
+        names = [name for name in row.features if hello is not None and name in hello.assumed]
+        if hello is not None and names and row.unexpected:
+            said = f"        it needs {' and '.join(names)}, {by_default(names, hello)}"
+            self._console.print(plain(said, "yellow"), soft_wrap=True)
+            self._hello = None
 
     def _known(self, row: Row) -> bool:
         """Whether what a call raised has been shown for its dtype often enough."""
@@ -129,7 +141,7 @@ class RunProgress:
         self._console.print(plain(f"waiting for {limit}", "dim"), soft_wrap=True)
 
     def _begin(self, event: Started) -> None:
-        hello = event.hello
+        hello = self._hello = event.hello
         for note in () if self._quiet else hello.notes:
             self._console.print(plain(f"note: {note}", "yellow"), soft_wrap=True)
         if self._bar is not None:

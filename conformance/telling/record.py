@@ -271,6 +271,18 @@ class Recorder:
             return ""
         return f"not tested: {', '.join(left)}, which the target does not declare in `dtypes`"
 
+    def unrefused(self) -> str:
+        """That wrong calls were not tested; empty where they were, or where a part of the suite was left out."""
+        assert self._started is not None
+        if "validation" in self._started.hello.features or self._request.selection.narrowed:
+            return ""
+        return "calls that must be refused were not tested: declare `validation` in `features` if they are refused"
+
+    def by_operation(self) -> str:
+        """How many tests each operation got; empty where there is one."""
+        assert self._started is not None
+        return summary.by_operation(self._rows, self._started.hello)
+
     def left_open(self) -> str:
         """Why an incomplete run is incomplete."""
         assert self._started is not None
