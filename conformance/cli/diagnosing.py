@@ -54,6 +54,8 @@ def diagnose(
     out = console()
     if report.gave_up:
         out.print(plain(report.gave_up), soft_wrap=True)
-    for line in diagnosis_lines(found) or [f"nothing failed: {counted(report.summary['pass'], 'test')} pass"]:
+    for line in diagnosis_lines(found, report.results) or [
+        f"nothing failed: {counted(report.summary['pass'], 'test')} pass"
+    ]:
         out.print(plain(shorten(line, MESSAGE)), soft_wrap=True)
     return FAILED if report.failed else CONFORMANT

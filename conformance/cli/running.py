@@ -21,7 +21,7 @@ from conformance.telling.record import Recorder
 from conformance.telling.report import Report
 from conformance.telling.requirements import read_requirements
 from conformance.telling.table import blame_table, run_table, summary_lines
-from conformance.telling.text import MESSAGE, console, counted, plain, shorten
+from conformance.telling.text import MESSAGE, console, counted, plain, shorten, table_width
 from conformance.vectors.case import Case
 
 _LONGER = "fix what hangs, or raise --timeout"
@@ -186,7 +186,8 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
         if recorder.noticed:
             out.print(plain(f"by experiment {recorder.noticed}", "bold"), soft_wrap=True)
         if report.failed:
-            out.print(blame_table(report.results, read_requirements(), recorder.causes()))
+            blamed = blame_table(report.results, read_requirements(), recorder.causes())
+            out.print(blamed, width=table_width(out))
         for told in dead_lines(report.results):
             out.print(plain(shorten(told, MESSAGE)), soft_wrap=True)
         if told := alike(report.results):

@@ -237,7 +237,7 @@ class Recorder:
             return []
         from conformance.telling.diagnosis import diagnosis_lines
 
-        return [f"diagnosis: {line}" for line in diagnosis_lines(self._found)]
+        return [f"diagnosis: {line}" for line in diagnosis_lines(self._found, self._rows)]
 
     def causes(self) -> list[str]:
         """The requirements that the diagnosis says are broken, if it explains nearly all that fails."""

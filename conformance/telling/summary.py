@@ -80,12 +80,13 @@ def by_default(names: Sequence[str], hello: Hello) -> str:
 
 
 def by_operation(rows: Iterable[Row], hello: Hello) -> str:
-    """How many tests each operation got; empty where the target has one operation."""
-    executed = [row for row in rows if row.executed]
-    counts = [(name, [row for row in executed if row.operation == name]) for name in hello.operations]
+    """How many tests each operation got; empty where one operation was asked."""
+    rows = list(rows)
+    counts = [(name, [row for row in rows if row.operation == name]) for name in hello.operations]
+    counts = [(name, those) for name, those in counts if those]
     if len(counts) < 2:
         return ""
-    told = ", ".join(f"{name} {len(those)}{_failed(those)}" for name, those in counts)
+    told = ", ".join(f"{name} {sum(r.executed for r in those)}{_failed(those)}" for name, those in counts)
     return f"tests by operation: {told}"
 
 
