@@ -237,9 +237,9 @@ def test_a_baseline_is_applied_to_what_was_judged_before(
 
 SCRIPT = """
 import pickle, sys
-from conformance.telling import record
+from conformance.telling import recorder
 from conformance.vectors import load
-record.WRITE_SECONDS = 0.0
+recorder.WRITE_SECONDS = 0.0
 vectors = pickle.load(open(sys.argv[1], "rb"))
 load.load_vectors = lambda directory=None: vectors
 from conformance.cli import main
