@@ -1,6 +1,5 @@
 """`mha-conformance run`."""
 
-import os
 import shlex
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +16,7 @@ from conformance.running.request import Request
 from conformance.running.subprocess_target import FIRST_CASE_SECONDS
 from conformance.telling.common_failure import alike, dead_lines
 from conformance.telling.finished import Finished
-from conformance.telling.github import VARIABLE, run_markdown
+from conformance.telling.github import run_markdown, summarise
 from conformance.telling.progress import RunProgress
 from conformance.telling.recorder import Recorder
 from conformance.telling.report import Report
@@ -174,7 +173,7 @@ def _run(
             finished = recorder.finished() if recorder.started else None
             if finished is not None:
                 _print_run(finished, profile, quiet)
-                _summarise(finished.report)
+                summarise(run_markdown(finished.report, read_requirements(), profile, finished.diagnosis))
     assert finished is not None
     return exit_status(finished.report, profile)
 
@@ -206,18 +205,6 @@ def _lines(finished: Finished) -> Iterator[str]:
         seen = "; every test that was run passes" if report.summary["pass"] else ""  # none has failed
         yield shorten(f"incomplete because {finished.left_open}{seen}", MESSAGE)
     yield from finished.written
-
-
-def _summarise(report: Report) -> None:
-    """Adds the run to the summary of a step on GitHub, if this is one."""
-    path = os.environ.get(VARIABLE)
-    if path:
-        with open(path, "a", encoding="utf-8", opener=_at_once) as file:
-            file.write(run_markdown(report, read_requirements()))
-
-
-def _at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def exit_status(report: Report, profile: str | None) -> int:
