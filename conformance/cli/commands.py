@@ -5,6 +5,7 @@ import importlib
 import click
 
 from conformance.cli.exits import CONFORMANT, MISUSED, examples
+from conformance.garbage import no_search
 from conformance.version import SPEC_VERSION, SUITE_VERSION, VECTORS_VERSION
 
 COMMANDS = {
@@ -17,7 +18,7 @@ COMMANDS = {
     "init": ("starting:init", "Write FILE, a commented plug-in to start from: it runs at..."),
     "judge": ("judging:judge", "Accept or reject the program TARGET on one problem, by fresh..."),
     "list": ("looking:list_", "List what the suite holds."),
-    "report": ("looking:report", "Print a table of one or many reports: chapter by target, then..."),
+    "report": ("reporting:report", "Print a table of one or many reports: chapter by target, then..."),
     "run": ("running:run", "Test TARGET with every case that it supports."),
     "show": ("looking:show", "Show CASE in full: what it exposes, requirements, inputs,..."),
     "trace": ("tracing:trace", "Trace requirements, cases, defects and tests to each other;..."),
@@ -39,7 +40,8 @@ class _Commands(click.Group):
             return None
         if cmd_name not in self.commands:
             module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-            found = getattr(importlib.import_module(f"conformance.cli.{module}"), attribute)
+            with no_search():
+                found = getattr(importlib.import_module(f"conformance.cli.{module}"), attribute)
             self.add_command(found, cmd_name)
         return self.commands[cmd_name]
 

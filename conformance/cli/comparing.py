@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from conformance.cli.exits import CONFORMANT, FAILED, examples
-from conformance.cli.looking import SHA256_HELP, print_json
+from conformance.cli.looking import print_json
+from conformance.cli.reporting import SHA256_HELP
 from conformance.errors import UsageError
 from conformance.telling.compare import compare as compared
 from conformance.telling.github import comparison_markdown

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from conformance.errors import UsageError
 from conformance.judging.verdict import FAILURES, Diagnosis, Got, Known, Row, Worst
-from conformance.reading import TooLargeError, Validator, flaw, read_bytes, strict_json
+from conformance.reading import TooLargeError, flaw, read_bytes, strict_json, validator
 from conformance.resources import schema
 
 REPORT_VERSION = 1
@@ -281,7 +281,7 @@ def number_from_json(value: float | str | None) -> float | None:
 
 @cache
 def _validator() -> Any:
-    return Validator(_inlined(schema("report"), schema("report")["$defs"]))
+    return validator(_inlined(schema("report"), schema("report")["$defs"]))
 
 
 def _inlined(part: Any, definitions: Mapping[str, Any]) -> Any:
