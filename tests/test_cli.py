@@ -423,7 +423,8 @@ def test_the_help_imports_no_command() -> None:
     ],
 )
 def test_what_a_short_command_need_not_wait_for(words: str, not_imported: set[str]) -> None:
-    code = f"import sys; from conformance.cli import main; main({words.split()}); print(sorted({not_imported} & set(sys.modules)))"
+    code = f"import sys; from conformance.cli import main; main({words.split()})"
+    code += f"; print(sorted({not_imported} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import click
 
-from conformance.cli.exits import CONFORMANT, FAILED, examples
-from conformance.cli.looking import print_json
+from conformance.cli.exit_codes import CONFORMANT, FAILED, examples
+from conformance.cli.inspecting import print_json
 from conformance.cli.reporting import SHA256_HELP
 from conformance.errors import UsageError
 from conformance.telling.compare import compare as compared
 from conformance.telling.github import comparison_markdown
 from conformance.telling.report import checksums, read_report
 from conformance.telling.table import comparison_lines
-from conformance.telling.text import console
+from conformance.telling.terminal import console
 
 
 @click.command(epilog=examples("compare before.json after.json"))

@@ -6,12 +6,12 @@ from pathlib import Path
 import click
 
 from conformance.cli import options
-from conformance.cli.exits import CONFORMANT, examples
-from conformance.telling.join import join
-from conformance.telling.outfile import OutFile, check_apart
+from conformance.cli.exit_codes import CONFORMANT, examples
+from conformance.telling.atomic_file import OutFile, check_apart
+from conformance.telling.merge_shards import join
 from conformance.telling.report import Report, checksums, read_report
 from conformance.telling.table import matrix_lines, matrix_table
-from conformance.telling.text import console, plain
+from conformance.telling.terminal import console, plain
 
 SHA256_HELP = "SHA-256 that a run printed for its report; a report with another one is refused (repeatable)."
 

@@ -18,7 +18,7 @@ from conformance.oracle.tiers import First
 from conformance.vectors.case import Array, Bound, Case, Golden, held_in
 from conformance.vectors.generate.build import UnjudgedDraftError, build
 from conformance.vectors.generate.draft import Draft
-from conformance.vectors.generate.problem import pose
+from conformance.vectors.generate.normal_form import pose
 
 NOTE = "A call that is judged on the spot."
 AT_ONCE = 32

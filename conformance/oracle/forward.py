@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.problem import Array, Problem, finite
+from conformance.vectors.generate.float64_model import Approximation
+from conformance.vectors.generate.normal_form import Array, Problem, finite
 
 Kind = Any
 """The class Near or Twofold, which have the same methods."""

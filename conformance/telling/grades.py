@@ -7,7 +7,7 @@ import numpy as np
 from conformance.diagnosis.facts import conditions
 from conformance.diagnosis.failing import Asked
 from conformance.judging.verdict import Row
-from conformance.telling.text import counted
+from conformance.telling.terminal import counted
 from conformance.vectors.case import Case
 
 MANY = 20

@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.telling.report import number_to_json
 from conformance.telling.requirements import named
-from conformance.telling.text import counted
+from conformance.telling.terminal import counted
 from conformance.telling.tolerance import (
     LEGEND,
     LEGEND_IN_FULL,

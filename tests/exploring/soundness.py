@@ -27,9 +27,9 @@ from conformance.exploring.recipe import Recipe, token
 from conformance.exploring.trial import certify_recipe
 from conformance.names import DENSE, DTYPES, FEATURES, REDUCED_POLICIES, SERVING
 from conformance.oracle import Certified, WrongOracleError
-from conformance.running.call import call
+from conformance.running.invoke import call
 from conformance.running.target import Target, adopt, load
-from conformance.soundness.styles import BACKWARD_STYLES, STYLES, implementation
+from conformance.soundness.implementations import BACKWARD_STYLES, STYLES, implementation
 from tests.exploring.flash import FLASHES
 
 FRAMEWORKS = {

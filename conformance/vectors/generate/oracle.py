@@ -7,10 +7,10 @@ from typing import Any
 import flint
 import numpy as np
 
-from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.balls import NeverDecidedError, UndecidedError, split
-from conformance.vectors.generate.exact import Exact
-from conformance.vectors.generate.problem import Array, Problem
+from conformance.vectors.generate.ball_rounding import NeverDecidedError, UndecidedError, split
+from conformance.vectors.generate.dyadic import Exact
+from conformance.vectors.generate.float64_model import Approximation
+from conformance.vectors.generate.normal_form import Array, Problem
 
 FIRST_BITS = 192
 LAST_BITS = 12288
