@@ -119,11 +119,12 @@ def column(c: Call, sinks: Array) -> Array:
 
 
 def peak(c: Call, logits: Array, visible: Array) -> Any:
-    """The largest visible logit or sink of the row; 0 where there is none above -inf (ATT-2)."""
+    """The largest visible logit or sink of the row; 0 where there is neither (ATT-2, MASK-15)."""
     largest: Any = np.max(np.where(visible, logits, -np.inf), axis=-1, keepdims=True, initial=-np.inf)
     if c.sinks is not None:
         largest = np.maximum(largest, column(c, c.sinks))
-    return np.where(np.isneginf(largest), c.wide(0), largest).astype(c.wide)
+    none = np.isneginf(largest) & ~visible.any(axis=-1, keepdims=True)
+    return np.where(none, c.wide(0), largest).astype(c.wide)
 
 
 def raised(c: Call, logits: Array, visible: Array, peak: Array) -> Array:

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.telling.report import number_to_json
 from conformance.telling.requirements import named
+from conformance.telling.row_json import number_to_json
 from conformance.telling.terminal import counted
 from conformance.telling.tolerance import (
     LEGEND,

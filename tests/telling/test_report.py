@@ -19,7 +19,7 @@ from conformance.running.messages import Hello
 from conformance.running.request import Request
 from conformance.running.runner import Started
 from conformance.running.select import Selection
-from conformance.telling import recorder, summary
+from conformance.telling import summary
 from conformance.telling.atomic_file import OutFile
 from conformance.telling.recorder import Recorder
 from conformance.telling.report import Report, read_report
@@ -107,7 +107,7 @@ numbers = st.none() | st.floats(allow_nan=False)
 def test_rows_there_and_back(verdict: Any, **fields: Any) -> None:
     made = row(verdict, **fields)
     Draft202012Validator(schema("report")).validate(report_of(made).to_json())
-    from_json = recorder.Report.from_json(json.loads(json.dumps(report_of(made).to_json(), allow_nan=False)))
+    from_json = Report.from_json(json.loads(json.dumps(report_of(made).to_json(), allow_nan=False)))
     assert from_json.results == (made,)
 
 
@@ -238,7 +238,7 @@ def test_training_needs_the_gradient_of_each_claimed_operation() -> None:
 
 
 def test_the_file_is_kept_up_to_date(tmp_path: Path, recorder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "WRITE_SECONDS", 0.0)
+    monkeypatch.setattr("conformance.telling.recorder.WRITE_SECONDS", 0.0)
     path = tmp_path / "report.json"
     made = recorder(row(), total=3, file=OutFile(path, "report"))
     assert len(read_report(path).results) == 1
@@ -263,7 +263,7 @@ def test_the_file_is_written_at_most_every_second(tmp_path: Path, recorder: Any)
 def test_a_disk_that_fails_meanwhile_loses_no_row(
     tmp_path: Path, recorder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder, "WRITE_SECONDS", 0.0)
+    monkeypatch.setattr("conformance.telling.recorder.WRITE_SECONDS", 0.0)
     folder = tmp_path / "folder"
     folder.mkdir()
     file = OutFile(folder / "report.json", "report")

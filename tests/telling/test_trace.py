@@ -43,7 +43,7 @@ class Copy:
     spec: Path
     cases: list[Case]
     defects: list[Defect]
-    test_markers: Sequence[Mark]
+    marks: Sequence[Mark]
 
     def edit(self, file: str, old: str, new: str) -> int:
         """Replaces the one occurrence of a text, and returns its line."""

@@ -52,6 +52,11 @@ def approximate(problem: Problem) -> Approximation:
     return Approximation(query, key, value, raw, logits, sinks, top, weights, lse, heads, output)
 
 
+def present(problem: Problem, a: Approximation) -> dict[str, Array]:
+    """The keys and values with the past in front, by the names of their outputs: [B, G, kv_len, d]."""
+    return {"present_key": a.key[:, :: problem.group], "present_value": a.value[:, :: problem.group]}
+
+
 def _projected(problem: Problem) -> tuple[Array, Array, Array]:
     projected = []
     for name, weight, bias in (("query", "w_q", "b_q"), ("key", "w_k", "b_k"), ("value", "w_v", "b_v")):
