@@ -24,7 +24,7 @@ settings.load_profile("suite")
 TESTS = Path(__file__).parent
 sys.path.append(str(TESTS))  # the modules beside the tests
 PROCESSES = (
-    "benching/test_benching.py", "diagnosis/test_command.py", "gpu", "hardening/test_files.py",
+    "benching/test_bench.py", "benching/test_benching.py", "diagnosis/test_command.py", "gpu", "hardening/test_files.py",
     "hardening/test_floods.py", "others", "plugin", "running/test_garbage.py", "running/test_isolated_alone.py",
     "running/test_pool.py", "running/test_process.py", "running/test_programs.py", "running/test_session.py", "scale",
     "telling/page/test_browser.py", "telling/page/test_size.py", "telling/test_join.py", "telling/test_trace.py",
