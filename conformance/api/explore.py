@@ -24,18 +24,18 @@ from conformance.exploring.search import explore as searched
 from conformance.exploring.trial import Trials
 from conformance.judging.verdict import Row
 from conformance.names import DENSE, DTYPES, OPERATION_FEATURES, OPERATIONS, PAGED
-from conformance.running.answer import Hello
 from conformance.running.baseline import read_baseline
-from conformance.running.isolated import Isolated
+from conformance.running.messages import Hello
 from conformance.running.request import TIMEOUT, Request
 from conformance.running.runner import isolated, start
+from conformance.running.subprocess_target import Isolated
 from conformance.telling import summary
-from conformance.telling.outfile import check_apart, files_of
-from conformance.telling.record import library_versions
-from conformance.telling.record import text as report_text
+from conformance.telling.atomic_file import check_apart, files_of
+from conformance.telling.recorder import library_versions
+from conformance.telling.recorder import text as report_text
 from conformance.telling.report import BaselineResult, Drawing, Report, TargetInfo
 from conformance.telling.requirements import in_force
-from conformance.telling.small import within
+from conformance.telling.size_limit import within
 from conformance.vectors import load
 from conformance.version import SPEC_VERSION, SUITE_VERSION
 

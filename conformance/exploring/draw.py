@@ -9,6 +9,7 @@ from conformance.exploring import earlier, serve, sizes, smaller
 from conformance.exploring.counter import Dice, key
 from conformance.exploring.memory import LAYOUTS
 from conformance.exploring.needs import needs
+from conformance.exploring.rare import rare
 from conformance.exploring.recipe import EVERY, EXPLICIT, Recipe, numbers_of
 from conformance.exploring.valid import valid
 from conformance.names import (
@@ -71,9 +72,10 @@ def draw(claims: Claims, seed: int, number: int) -> Recipe | None:
     for attempt in range(TRIES):
         dice = Dice("case", seed, number, attempt)
         recipe = _recipe(claims, operation, set(options), path, dice)
-        needed = needs(recipe)
         if recipe.served and not valid(recipe):
             continue
+        recipe = rare(claims.features, recipe, Dice("rare", seed, number, attempt))
+        needed = needs(recipe)
         if needed <= claims.features and (not claims.wanted or claims.wanted & needed):
             return recipe
     return None

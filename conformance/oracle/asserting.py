@@ -11,14 +11,17 @@ from conformance.judging.verdict import Judgement
 from conformance.names import POLICIES, SDPA
 from conformance.oracle.certify import Certified, UnjudgedError, certify
 from conformance.oracle.given import Given, given
-from conformance.oracle.likely import NONE, likely
+from conformance.oracle.likely import NONE, SECONDS, likely
 from conformance.oracle.reading import dtype_asked, read_result
+from conformance.oracle.waiting import told
 from conformance.running.arrays import UnreadableError
-from conformance.running.forms import NoSuchGradientError, named
-from conformance.running.nearest import nearest
+from conformance.running.return_values import NoSuchGradientError, named
+from conformance.running.suggestions import nearest
 from conformance.vectors.case import Array
 
 Rows = int | list[int] | tuple[int, ...] | None
+RIGHT = "its numbers are right"
+"""The end of what the judge says where nothing but the dtype is wrong."""
 SHOWN = 12
 """Rows that are named one by one."""
 LONG = 2**28
@@ -147,10 +150,15 @@ def assert_conforms(
         found = _certified(call, call.dtype, policy, look=True)
         judgement = found.passes(outputs, policy)
     if judgement is None:
-        found = _certified(call, call.dtype, policy)
-        judgement = found.judge(outputs, policy)
+        with told(
+            f"the exact result of {len(call.judged_rows)} query rows is being found; rows=64 takes less"
+        ):
+            found = _certified(call, call.dtype, policy)
+            judgement = found.judge(outputs, policy)
     if judgement.verdict == "fail":
-        raise AssertionError(_message(found, judgement, call, policy, outputs))
+        with told(f"it fails; known mistakes are tried for up to {SECONDS:g} s"):
+            message = _message(found, judgement, call, policy, outputs)
+        raise AssertionError(message)
     kept = {field.name: getattr(judgement, field.name) for field in fields(Judgement)}
     return CallJudgement(**kept, rows=call.judged_rows, results=tuple(found.case.expected))
 
@@ -206,10 +214,12 @@ def _message(
             f"  expected  {worst.expected!r}",
             f"  allowed   +- {worst.allowed:.3g}",
         ]
-    told = likely(found, policy, outputs)
-    if judgement.worst is None and told == [NONE]:
-        told = []  # what is wrong in shape or dtype was never a matter of numbers
-    lines += [f"  likely    {line}" for line in told]
+    if judgement.message.endswith(RIGHT):
+        return "\n".join(lines)
+    hints = likely(found, policy, outputs)
+    if judgement.worst is None and hints[-1] == NONE:
+        hints = []  # what is wrong in shape or dtype was never a matter of numbers
+    lines += [f"  likely    {line}" for line in hints]
     return "\n".join(lines)
 
 

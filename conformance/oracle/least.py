@@ -10,12 +10,12 @@ import numpy as np
 
 from conformance.judging.measure import Measure, root_mean_square
 from conformance.vectors.case import Bound, Golden
-from conformance.vectors.generate.approximate import Approximation
 from conformance.vectors.generate.bounds import partial_limits
 from conformance.vectors.generate.bounds.softmax import repeats
+from conformance.vectors.generate.float64_model import Approximation
+from conformance.vectors.generate.normal_form import Array, Bools, Limits, Problem, finite
 from conformance.vectors.generate.policies import Policy
-from conformance.vectors.generate.problem import Array, Bools, Limits, Problem, finite
-from conformance.vectors.generate.sums import SUM_RMS
+from conformance.vectors.generate.summation_error import SUM_RMS
 
 MARGIN = 1 - 2.0**-20
 """Covers the roundings of sums that are formed in another order."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from conformance.judging.measure import allowed, held_rows
 from conformance.judging.verdict import Row
-from conformance.running.answer import Answer, Question
+from conformance.running.messages import Answer, Question
 from conformance.vectors.case import Array
 
 MOST = 6

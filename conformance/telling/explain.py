@@ -4,9 +4,9 @@ import re
 from typing import Any
 
 from conformance.defects.record import THEN, read_record
-from conformance.running.nearest import known
+from conformance.running.suggestions import known
 from conformance.telling.decisions import read_decisions
-from conformance.telling.listing import read_defects
+from conformance.telling.inventory import read_defects
 from conformance.telling.markdown import unlinked
 from conformance.telling.requirements import read_requirements
 from conformance.vectors import load

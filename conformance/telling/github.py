@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
-from conformance.telling.blame import blame
 from conformance.telling.compare import KINDS, Comparison
 from conformance.telling.report import Report
+from conformance.telling.requirement_ranking import blame
 from conformance.telling.requirements import Requirement, named
 from conformance.telling.table import cell, chapters, summary_lines, title
-from conformance.telling.text import safe, shorten
+from conformance.telling.terminal import safe, shorten
 
 VARIABLE = "GITHUB_STEP_SUMMARY"
 """Where GitHub says which file the summary of a step goes to."""

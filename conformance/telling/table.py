@@ -9,11 +9,11 @@ from rich.text import Text
 
 from conformance.judging.verdict import FAILURES, Row
 from conformance.names import DTYPES, PROFILES
-from conformance.telling.blame import blame
 from conformance.telling.compare import KINDS, TWO, Comparison
 from conformance.telling.report import Report
+from conformance.telling.requirement_ranking import blame
 from conformance.telling.requirements import Requirement, named
-from conformance.telling.text import MESSAGE, STYLES, inert, plain, safe, shorten
+from conformance.telling.terminal import MESSAGE, STYLES, inert, plain, safe, shorten
 
 BLAMED = 8
 """Requirements that are named as broken."""

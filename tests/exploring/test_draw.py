@@ -31,8 +31,8 @@ def digest(claims: Claims, seed: int, count: int) -> str:
 
 
 PINNED = {
-    "small": "fe2581de7fa656ac2f493597ed4dcb51d60bc5556802f064ced9b0ecb4a588dd",
-    "kernel": "02a6878e41145202e1b6ef4bb0fa890d31cafe64f5057029ec381997c0a7717c",
+    "small": "462929c2a09bd2109729cdb45300249c1fadaad21859fad6fbc9c5ced2513ea1",
+    "kernel": "359d6f4c1914022c776aa3c10e34fd8d24976ac4f5330ee037009176875212d3",
 }
 """Tokens and arrays of some cases of seed 7; whoever changes the draw changes them, and says so in the changelog."""
 

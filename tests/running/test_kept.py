@@ -6,10 +6,10 @@ import numpy as np
 
 from conformance.judging.verdict import Row
 from conformance.names import SDPA
-from conformance.running.answer import Question
-from conformance.running.kept import MOST_OF_A_ROW, keep
+from conformance.running.messages import Question
 from conformance.running.protocol import decode_array
 from conformance.running.runner import InProcess, answered
+from conformance.running.stored_output import MOST_OF_A_ROW, keep
 from conformance.running.target import adopt
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from conformance.errors import UsageError
-from conformance.running.answer import Question
-from conformance.running.orphan import launched
+from conformance.running.messages import Question
+from conformance.running.parent_watch import launched
 from conformance.running.process import THREADS, DiedError, Process, TimedOutError, environment, split_command
 from conformance.running.protocol import ProtocolError, encode, run_message
 from conformance.vectors.case import Case

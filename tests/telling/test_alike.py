@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from conformance.judging.verdict import Known, Row
-from conformance.running.answer import Hello
-from conformance.telling.alike import alike, dead_lines
+from conformance.running.messages import Hello
+from conformance.telling.common_failure import alike, dead_lines
 from conformance.telling.progress import RunProgress
 from conformance.telling.summary import assumed
 

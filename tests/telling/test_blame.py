@@ -9,10 +9,10 @@ import pytest
 from conformance.defects.bank import DEFECTS
 from conformance.judging.verdict import Row
 from conformance.names import SDPA
-from conformance.running.answer import Question
+from conformance.running.messages import Question
 from conformance.running.runner import InProcess, answered
 from conformance.running.target import adopt
-from conformance.telling.blame import Blame, blame
+from conformance.telling.requirement_ranking import Blame, blame
 from conformance.vectors.load import load_vectors
 
 

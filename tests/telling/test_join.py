@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import conformance
-from conformance.telling.join import join
+from conformance.telling.merge_shards import join
 from conformance.version import SUITE_VERSION
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conformance.running.baseline import Baseline, Entry, read_baseline
 from conformance.running.request import Request
-from conformance.telling.known import baseline_text
+from conformance.telling.baseline_writer import baseline_text
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=30)
 

@@ -2,7 +2,7 @@
 
 from conformance.judging.verdict import Got, Row
 from conformance.names import SDPA
-from conformance.telling.small import within
+from conformance.telling.size_limit import within
 
 
 def row(name: str, size: int) -> Row:

@@ -11,13 +11,13 @@ from rich.console import Console
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.names import SDPA
-from conformance.running.answer import Hello
+from conformance.running.messages import Hello
 from conformance.running.runner import Started
 from conformance.telling.progress import RunProgress, row_text
 from conformance.telling.report import Report, TargetInfo
 from conformance.telling.requirements import named, read_requirements
 from conformance.telling.table import cell, matrix_lines, matrix_table, run_table, summary_lines
-from conformance.telling.text import WIDE, console, safe
+from conformance.telling.terminal import WIDE, console, safe
 
 EVIL = "\x1b[31mred\x07 [bold]markup[/bold] \u202eright\nline"
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from conformance.dtypes import UNIT_ROUNDOFF
-from conformance.vectors.generate.draws import Draws
-from conformance.vectors.generate.sums import (
+from conformance.vectors.generate.random_inputs import Draws
+from conformance.vectors.generate.summation_error import (
     alike_in_all,
     last_rounding,
     partial_sums,

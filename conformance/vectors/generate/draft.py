@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.names import MHA, MHA_VJP, SDPA, SDPA_VJP
 from conformance.vectors.case import Array, Case
-from conformance.vectors.generate.draws import Draws
+from conformance.vectors.generate.random_inputs import Draws
 from conformance.vectors.seeded import Seed
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from conformance.names import APPEND, LATENT, MERGE, PACKED, PAGED
 from conformance.vectors.case import Array
 from conformance.vectors.generate.draft import FIELDS, Draft
-from conformance.vectors.generate.draws import Draws
+from conformance.vectors.generate.random_inputs import Draws
 
 
 def pack(

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.dtypes import UNIT_ROUNDOFF
-from conformance.vectors.generate.approximate import Approximation
+from conformance.vectors.generate.float64_model import Approximation
 from conformance.vectors.generate.gradients.backward import backward
 from conformance.vectors.generate.gradients.curvature import curvature
-from conformance.vectors.generate.gradients.predicted import DRAWS, Responses
-from conformance.vectors.generate.gradients.worst import worst_gradients
+from conformance.vectors.generate.gradients.rms import DRAWS, Responses
+from conformance.vectors.generate.gradients.worst_case import worst_gradients
+from conformance.vectors.generate.normal_form import Array, Limits, Problem, finite
 from conformance.vectors.generate.policies import SMALLEST_NORMAL, Policy
-from conformance.vectors.generate.problem import Array, Limits, Problem, finite
 
 
 class Sensitivity:
