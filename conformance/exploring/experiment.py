@@ -252,7 +252,9 @@ def experiments(
             asker.kill()
             raise
         asker.close()
-        needs += [needed] if needed is not None else []
+        # that all can be left out says nothing beside a condition
+        if needed is not None and (needed.alone or needed.options or needed.sizes or not found.splits):
+            needs.append(needed)
     return tuple(needs)
 
 
