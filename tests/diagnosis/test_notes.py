@@ -193,3 +193,8 @@ def test_results_that_are_all_too_small_are_not_taken_for_rounded_ones() -> None
     found = diagnosed(Implementation(replace(REFERENCE, **BY_ID["softmax-large-epsilon"].change)))
     assert found.notes[0].kind == "size-of-shrunk"
     assert "nearer to zero than the right ones" in "\n".join(diagnosis_lines(found))
+
+
+def test_the_tolerance_that_admits_nearly_all_is_named_and_not_a_narrower_one_that_admits_most() -> None:
+    target = Implementation(replace(REFERENCE, **BY_ID["logits-in-bfloat16"].change))
+    assert [note.kind for note in diagnosed(target).notes] == ["size-of-bf16x1"]
