@@ -23,7 +23,7 @@ SECONDS = 5.0
 ASKS = 12
 """Sizes of an axis that are asked above the smallest that fails."""
 COSTLY = 2**9
-"""Queries times keys of a call above which its lengths are halved first."""
+"""Queries times keys of a call above which its lengths are cut first."""
 KNOWN = 0.8
 """The share of what fails and can be compared that models reproduce without contradiction, from which on no experiment
 is made."""
@@ -145,11 +145,12 @@ class Experiment:
         return time.process_time() > self._until
 
     def _smaller(self, v: Varied) -> Varied:
-        """The call with lengths halved as long as it fails and is costly: all that follows is asked of it."""
+        """The call with lengths cut to a quarter or a half as long as it fails and is costly."""
         for axis in ("length", "q_len", "kv_len"):
             while axis in axes(v) and _products(v) > COSTLY and extent(v, axis) > 1:
-                less = cut(v, axis, (extent(v, axis) + 1) // 2)
-                if not self.fails(less):
+                some = (cut(v, axis, -(-extent(v, axis) // share)) for share in (4, 2))
+                less = next((each for each in some if self.fails(each)), None)
+                if less is None:
                     break
                 v = less
         return v
