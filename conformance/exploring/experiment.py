@@ -129,7 +129,12 @@ class Experiment:
             if words and (self._sure or words.endswith("or more")) and (axis, words) not in TRIVIAL:
                 lengths.append(f"{NAMES[axis]} {words}")
         most = up_to(now, self._ever)
-        lengths += [f"q_len {most} at most" if most > 1 else "q_len 1"] if most and not self._over else []
+        if most and not self._over:
+            least = next(
+                (words for words in lengths if words.startswith("q_len ") and words.endswith(" or more")), ""
+            )
+            lengths = [words for words in lengths if words != least]
+            lengths.append(_between(least.removeprefix("q_len ").removesuffix(" or more") or "1", most))
         if all(other is False for other in others):
             needed.append("numbers such as these")
         if self._over and not needed and not lengths:
@@ -192,6 +197,13 @@ class Experiment:
         if self._over:
             words = ""
         return words or "", cut(v, axis, least) if least < most else v
+
+
+def _between(least: str, most: int) -> str:
+    """Numbers of queries in words."""
+    if least == str(most):
+        return f"q_len {most}"
+    return f"q_len {most} at most" if least == "1" else f"q_len {least} to {most}"
 
 
 def _products(v: Varied) -> int:

@@ -168,6 +168,12 @@ def test_a_path_for_few_queries_is_told_by_more_of_them() -> None:
     assert "q_len 8 at most" in needs.sizes
 
 
+def test_queries_between_two_numbers() -> None:
+    needs = needs_of("attention/softcap-mask-bias", target_by_queries(lambda q_len: 2 <= q_len <= 11))
+    assert needs is not None
+    assert "q_len 2 to 11" in needs.sizes
+
+
 def target_by_queries(spoils: Callable[[int], bool]) -> InProcess:
     """Attention that is spoiled at some numbers of queries."""
     return target(lambda _given, q_len, _: spoils(q_len))
@@ -188,7 +194,9 @@ def test_the_past_of_a_layer_is_left_out_with_what_counts_it() -> None:
 
 
 def test_what_time_did_not_allow_to_leave_out_is_said() -> None:
-    needs = Needs("a/b", "float32", "is wrong", "f", ("a past",), (), ("`mask`",), untried=("`scale`", "`b_o`"))
+    needs = Needs(
+        "a/b", "float32", "is wrong", "f", ("a past",), (), ("`mask`",), untried=("`scale`", "`b_o`")
+    )
     assert needs.sentence == (
         "By experiment f is wrong only with a past; the same without `mask`; not tried without `scale` and `b_o` "
         "(a/b, float32)."
