@@ -22,9 +22,9 @@ import large_gradients
 import large_programs
 
 from conformance.exploring.large.call import LOUD, Large
-from conformance.exploring.large.judged import Told
 from conformance.exploring.large.making import host
 from conformance.exploring.large.sampled import certified
+from conformance.exploring.large.told import Told
 from conformance.exploring.large.where import ask, given
 from conformance.names import MHA_VJP, SDPA_VJP
 from conformance.running.target import Target, adopt
