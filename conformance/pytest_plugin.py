@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conformance.telling.closing import GROUP, Closing
+from conformance.telling.pytest_summary import GROUP, Closing
 
 if TYPE_CHECKING:
-    from conformance.running.answer import Question
+    from conformance.running.messages import Question
     from conformance.running.session import Session
 
 __all__ = ["cases", "explore"]
@@ -70,7 +70,7 @@ def explore(
         __tracebackhide__ = True
         from conformance.api.explore import explore as explored
         from conformance.errors import UsageError
-        from conformance.telling.assertion import failure_text
+        from conformance.telling.failure_message import failure_text
 
         try:
             report = explored(_beside(target, request.path), seconds=seconds, seed=seed, **options)
@@ -262,7 +262,7 @@ def _describe(item: pytest.Item, question: "Question") -> None:
 def _check(session: "Session", question: "Question", item: pytest.Item) -> None:
     """Asks, and fails or skips as the row says."""
     __tracebackhide__ = True
-    from conformance.telling.assertion import assertion
+    from conformance.telling.failure_message import assertion
 
     row = session.row(question)
     if not row.executed:

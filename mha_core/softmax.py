@@ -98,7 +98,9 @@ def softmax(xp: Any, logits: Array, sinks: Array | None, visible: Array | None) 
         empty = of_empty_rows(xp, sinks)
         sinks = sinks if occupied is None else xp.where(occupied, sinks, -math.inf)
         highest = xp.maximum(highest, sinks)
-    highest = without_derivative(xp, xp.where(highest != -math.inf, highest, 0.0))
+    if occupied is not None:
+        highest = xp.where(occupied, highest, 0.0)  # visible logits that are all -Inf make NaN (MASK-15)
+    highest = without_derivative(xp, highest)
     exponentials = xp.exp(logits - highest)
     total = xp.sum(exponentials, axis=-1, keepdims=True)
     drained = None

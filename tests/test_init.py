@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance.cli import main
-from conformance.cli.exits import PROGRAM
+from conformance.cli.exit_codes import PROGRAM
 from conformance.cli.starting import KINDS
 from conformance.names import FEATURES, PROFILES
 

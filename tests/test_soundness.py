@@ -10,20 +10,20 @@ import pytest
 
 from conformance.dtypes import UNIT_ROUNDOFF
 from conformance.soundness.__main__ import QUICK_SEED
-from conformance.soundness.elementary import PROMISED, elementary
-from conformance.soundness.fixed import RULES, refused
-from conformance.soundness.fresh import OPTIONS, SIGNATURES, drafts
-from conformance.soundness.spread import _case
-from conformance.soundness.styles import BACKWARD_STYLES, STYLES, implementation
+from conformance.soundness.baseline_tolerances import RULES, refused
+from conformance.soundness.experiment import Outcome, framework_on, styles_on
+from conformance.soundness.implementations import BACKWARD_STYLES, STYLES, implementation
+from conformance.soundness.parallel import _case
+from conformance.soundness.perturbed_functions import PROMISED, elementary
+from conformance.soundness.random_cases import OPTIONS, SIGNATURES, drafts
+from conformance.soundness.report import lines
 from conformance.soundness.sums import PRODUCTS, fewer_bits
-from conformance.soundness.tell import lines
-from conformance.soundness.trial import Outcome, framework_on, styles_on
 from conformance.soundness.unobservable import excused, unobservable
 from conformance.vectors.case import Golden
-from conformance.vectors.generate.balls import NeverDecidedError
+from conformance.vectors.generate.ball_rounding import NeverDecidedError
 from conformance.vectors.generate.build import build
 from conformance.vectors.generate.draft import attend, gradient, project
-from conformance.vectors.generate.draws import Draws, round_to_bits
+from conformance.vectors.generate.random_inputs import Draws, round_to_bits
 from conformance.vectors.load import load_vectors
 
 CASES = {case.id: case for case in load_vectors().cases}

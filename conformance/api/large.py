@@ -3,15 +3,15 @@
 from collections.abc import Callable, Generator
 
 from conformance.errors import UsageError
-from conformance.exploring.draw import Claims
+from conformance.exploring.claims import Claims
 from conformance.exploring.large.asking import GIB, SHARE, Asker, start
 from conformance.exploring.large.call import Large, read_token
 from conformance.exploring.large.draw import draw, needs
 from conformance.exploring.large.search import LargeFound, LargeTally, search, taken
 from conformance.exploring.search import Budget, Judged
-from conformance.running.answer import Hello
+from conformance.running.messages import Hello
 from conformance.running.request import Request
-from conformance.telling.text import counted
+from conformance.telling.terminal import counted
 
 LOOKED = 64
 """Calls that are drawn to see whether a target claims any."""

@@ -12,16 +12,16 @@ from conformance.errors import UsageError
 from conformance.running import runner
 from conformance.running.baseline import read_baseline
 from conformance.running.request import TIMEOUT, Request
+from conformance.telling.atomic_file import OutFile, check_apart, files_of
 from conformance.telling.badge import badge_writer, check_ending
-from conformance.telling.held import Held
+from conformance.telling.baseline_writer import baseline_text
+from conformance.telling.file_lock import Held
 from conformance.telling.junit import junit as junit_text
-from conformance.telling.known import baseline_text
-from conformance.telling.outfile import OutFile, check_apart, files_of
-from conformance.telling.record import Recorder
+from conformance.telling.recorder import Recorder
 from conformance.telling.report import Report, read_report
 from conformance.telling.requirements import in_force
 from conformance.telling.resume import check_request
-from conformance.telling.text import shorten
+from conformance.telling.terminal import shorten
 from conformance.vectors import load
 from conformance.vectors.case import Case
 from conformance.vectors.load import Vectors

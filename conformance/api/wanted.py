@@ -10,12 +10,12 @@ from conformance.exploring.large import call
 from conformance.exploring.recipe import read_token
 from conformance.exploring.search import Budget
 from conformance.exploring.sizes import SIZES
-from conformance.running.nearest import known
+from conformance.running.suggestions import known
+from conformance.telling.atomic_file import OutFile
 from conformance.telling.junit import junit as junit_text
-from conformance.telling.outfile import OutFile
-from conformance.telling.record import text as report_text
+from conformance.telling.recorder import text as report_text
 from conformance.telling.report import Report
-from conformance.telling.text import shorten
+from conformance.telling.terminal import shorten
 
 SECONDS = 60.0
 FAILURES = 5

@@ -9,8 +9,8 @@ import numpy as np
 from conformance.benching.problem import Problem
 from conformance.benching.references import NO_ATTENTION, REFERENCES
 from conformance.errors import UsageError
-from conformance.running.call import call, swapped
-from conformance.running.claims import ARRAYS, GRADIENT
+from conformance.running.invoke import call, swapped
+from conformance.running.signature import ARRAYS, GRADIENT
 from conformance.running.target import Target, adopt, load
 from conformance.vectors.case import Array
 

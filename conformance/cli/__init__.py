@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from conformance.cli.exits import CONFORMANT, FAILED, INTERRUPTED, MISUSED, PROGRAM
+from conformance.cli.exit_codes import CONFORMANT, FAILED, INTERRUPTED, MISUSED, PROGRAM
 from conformance.cli.interrupts import interrupted
 
 
@@ -67,7 +67,13 @@ def _interrupted(error: BaseException) -> int:
 
 def _ended(status: int, message: str) -> int:
     from conformance.resources import GONE
-    from conformance.telling.text import MESSAGE, inert, shorten
+    from conformance.telling.terminal import MESSAGE, inert, shorten
+
+    if status == MISUSED and "GITHUB_STEP_SUMMARY" in os.environ:
+        from conformance.telling.github import misused_markdown, summarise
+
+        with suppress(OSError):
+            summarise(misused_markdown(message))
 
     if status == MISUSED and GONE not in message and not _has_folder():
         message = f"{message}; {GONE}"

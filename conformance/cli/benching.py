@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from conformance.cli.exits import CONFORMANT, FAILED, examples
+from conformance.cli.exit_codes import CONFORMANT, FAILED, examples
 from conformance.errors import UsageError
 from conformance.names import DENSE, DTYPES, SDPA
-from conformance.running.nearest import known
-from conformance.telling.outfile import OutFile, check_apart, files_of
-from conformance.telling.text import console, plain
+from conformance.running.suggestions import known
+from conformance.telling.atomic_file import OutFile, check_apart, files_of
+from conformance.telling.terminal import console, plain
 
 SIZE_AXES = 4
 LARGEST = 2**31 - 1

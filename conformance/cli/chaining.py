@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import click
 
-from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
+from conformance.cli.exit_codes import CONFORMANT, FAILED, PROGRAM, examples
 from conformance.defects.record import UPDATE, read_record
-from conformance.running.nearest import known
+from conformance.running.suggestions import known
 from conformance.telling.requirements import ID, named
-from conformance.telling.text import console, counted, plain
+from conformance.telling.terminal import console, counted, plain
 from conformance.telling.trace.chain import BUILD, INDEX, Chains, Link, SameIdError, read_chains
 from conformance.telling.trace.links import read_links
 

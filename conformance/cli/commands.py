@@ -4,9 +4,9 @@ import importlib
 
 import click
 
-from conformance.cli.exits import CONFORMANT, MISUSED, examples
-from conformance.running.nearest import nearest
-from conformance.running.words import shorten
+from conformance.cli.exit_codes import CONFORMANT, MISUSED, examples
+from conformance.running.suggestions import nearest
+from conformance.running.text_limits import shorten
 from conformance.version import SPEC_VERSION, SUITE_VERSION, VECTORS_VERSION
 
 COMMANDS = {
@@ -14,14 +14,14 @@ COMMANDS = {
     "chain": ("chaining:chain", "Say what REQUIREMENT still lacks, from its text to the index,..."),
     "compare": ("comparing:compare", "Show what changed from report A to report B; exit status 1 if..."),
     "diagnose": ("diagnosing:diagnose", "Name the known mistakes that explain the failures of TARGET."),
-    "explain": ("looking:explain", "Explain REQUIREMENT: its text, rationale and decision, its..."),
+    "explain": ("inspecting:explain", "Explain REQUIREMENT: its text, rationale and decision, its..."),
     "explore": ("exploring:explore", "Draw fresh calls of what TARGET claims, and reduce and..."),
     "init": ("starting:init", "Write FILE, a commented plug-in to start from: it runs at..."),
     "judge": ("judging:judge", "Accept or reject the program TARGET on one problem, by fresh..."),
-    "list": ("looking:list_", "List what the suite holds."),
-    "report": ("looking:report", "Print a table of one or many reports: chapter by target, then..."),
+    "list": ("inspecting:list_", "List what the suite holds."),
+    "report": ("inspecting:report", "Print a table of one or many reports: chapter by target, then..."),
     "run": ("running:run", "Test TARGET with every case that it supports."),
-    "show": ("looking:show", "Show CASE in full: what it exposes, requirements, inputs,..."),
+    "show": ("inspecting:show", "Show CASE in full: what it exposes, requirements, inputs,..."),
     "trace": ("tracing:trace", "Trace requirements, cases, defects and tests to each other;..."),
     "vectors": ("vectors:vectors", "The vectors as data, for readers in other languages."),
 }

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import click
 
-from conformance.cli.exits import CONFORMANT, FAILED, examples
-from conformance.cli.looking import SHA256_HELP, print_json
+from conformance.cli.exit_codes import CONFORMANT, FAILED, examples
+from conformance.cli.inspecting import SHA256_HELP, print_json
 from conformance.errors import UsageError
 from conformance.telling.compare import compare as compared
 from conformance.telling.github import comparison_markdown
 from conformance.telling.report import checksums, read_report
 from conformance.telling.table import comparison_lines
-from conformance.telling.text import console
+from conformance.telling.terminal import console
 
 
 @click.command(epilog=examples("compare before.json after.json"))

@@ -6,14 +6,14 @@ from typing import Any
 import click
 
 from conformance.api.run import Files, prepare
-from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
+from conformance.cli.exit_codes import CONFORMANT, FAILED, PROGRAM, examples
+from conformance.cli.inspecting import print_json
 from conformance.cli.interrupts import interruptible
-from conformance.cli.looking import print_json
 from conformance.cli.options import REQUEST, request_of
 from conformance.cli.running import exit_status, run
 from conformance.running import runner
 from conformance.telling.progress import RunProgress
-from conformance.telling.text import MESSAGE, console, counted, plain, shorten
+from conformance.telling.terminal import MESSAGE, console, counted, plain, shorten
 
 SHARED = [p for p in run.params if p.name in {*REQUEST, "verbose", "cases"} - {"x"}]
 """What `run` takes as well, but for its outputs and for stopping early."""

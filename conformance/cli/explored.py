@@ -15,7 +15,7 @@ from conformance.exploring.said import line
 from conformance.exploring.search import Event, Found, Judged, Tally
 from conformance.telling.progress import row_text
 from conformance.telling.requirements import named_all
-from conformance.telling.text import MESSAGE, counted, plain, safe, shorten
+from conformance.telling.terminal import MESSAGE, counted, plain, safe, shorten
 
 EVERY = 10.0
 """Seconds between two lines where there is no terminal."""

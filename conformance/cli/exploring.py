@@ -11,7 +11,7 @@ from conformance.api.explore import Exploration
 from conformance.api.large import left_out
 from conformance.api.wanted import FAILURES, SECONDS, Outputs, Wanted, drawn_seed
 from conformance.cli import options
-from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
+from conformance.cli.exit_codes import CONFORMANT, FAILED, PROGRAM, examples
 from conformance.cli.explored import Progress, closing_lines, found_lines, last_line
 from conformance.cli.interrupts import interrupted, interruptible
 from conformance.errors import UsageError
@@ -19,7 +19,7 @@ from conformance.exploring.large.search import LargeFound, LargeTally
 from conformance.exploring.search import Event, Found, Judged
 from conformance.exploring.sizes import SIZES
 from conformance.running.baseline import read_baseline
-from conformance.telling.text import MESSAGE, console, plain, shorten
+from conformance.telling.terminal import MESSAGE, console, plain, shorten
 
 
 @click.command(

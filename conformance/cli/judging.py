@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
+from conformance.cli.exit_codes import CONFORMANT, FAILED, PROGRAM, examples
 from conformance.cli.interrupts import interruptible
 from conformance.errors import UsageError
 from conformance.problems.problem import Problem, find
-from conformance.telling.text import MESSAGE, console, counted, plain, shorten
+from conformance.telling.terminal import MESSAGE, console, counted, plain, shorten
 from conformance.verdicts.asker import TIMEOUT
 from conformance.verdicts.serve import Bench, answers, batch, programs
 from conformance.verdicts.verdict import ALL, Outcome, Verdict, as_json, judge_program, read_token

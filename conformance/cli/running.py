@@ -1,27 +1,28 @@
 """`mha-conformance run`."""
 
-import os
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from conformance.api.run import Files, prepare
 from conformance.cli import options
-from conformance.cli.exits import CONFORMANT, FAILED, PROGRAM, examples
+from conformance.cli.exit_codes import CONFORMANT, FAILED, PROGRAM, examples
 from conformance.cli.interrupts import interrupted, interruptible
 from conformance.errors import UsageError
 from conformance.running import runner
-from conformance.running.isolated import FIRST_CASE_SECONDS
 from conformance.running.request import Request
-from conformance.telling.alike import alike, dead_lines
-from conformance.telling.github import VARIABLE, run_markdown
+from conformance.running.subprocess_target import FIRST_CASE_SECONDS
+from conformance.telling.common_failure import alike, dead_lines
+from conformance.telling.finished import Finished
+from conformance.telling.github import run_markdown, summarise
 from conformance.telling.progress import RunProgress
-from conformance.telling.record import Recorder
+from conformance.telling.recorder import Recorder
 from conformance.telling.report import Report
 from conformance.telling.requirements import read_requirements
 from conformance.telling.table import blame_table, run_table, summary_lines
-from conformance.telling.text import MESSAGE, console, counted, plain, shorten, table_width
+from conformance.telling.terminal import MESSAGE, console, counted, plain, shorten, table_width
 from conformance.vectors.case import Case
 
 _LONGER = "fix what hangs, or raise --timeout"
@@ -169,40 +170,28 @@ def _run(
         try:
             recorder.write()
         finally:
-            if recorder.started:
-                _print_run(recorder, profile, quiet)
-                _summarise(recorder.report())
-    return exit_status(recorder.report(), profile)
+            finished = recorder.finished() if recorder.started else None
+            if finished is not None:
+                _print_run(finished, profile, quiet)
+                summarise(run_markdown(finished.report, read_requirements(), profile, finished.diagnosis))
+    assert finished is not None
+    return exit_status(finished.report, profile)
 
 
-def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
-    out, report = console(), recorder.report()
+def _print_run(finished: Finished, profile: str | None, quiet: bool) -> None:
+    out, report = console(), finished.report
     if not quiet:
         out.print(run_table(report))
-        if told := recorder.by_operation():
-            out.print(plain(told), soft_wrap=True)
+        if finished.by_operation:
+            out.print(plain(finished.by_operation), soft_wrap=True)
         if report.gave_up:
             out.print(plain(f"{report.gave_up}; {_LONGER}", "bold red"), soft_wrap=True)
-        if recorder.noticed:
-            out.print(plain(f"by experiment {recorder.noticed}", "bold"), soft_wrap=True)
+        if finished.noticed:
+            out.print(plain(f"by experiment {finished.noticed}", "bold"), soft_wrap=True)
         if report.failed:
-            blamed = blame_table(report.results, read_requirements(), recorder.causes())
+            blamed = blame_table(report.results, read_requirements(), finished.causes)
             out.print(blamed, width=table_width(out))
-        for told in dead_lines(report.results):
-            out.print(plain(shorten(told, MESSAGE)), soft_wrap=True)
-        if told := alike(report.results):
-            out.print(plain(told), soft_wrap=True)
-        for sentence in recorder.diagnosis():
-            out.print(plain(shorten(sentence, MESSAGE)), soft_wrap=True)
-        for outlier in recorder.outliers():
-            out.print(plain(outlier), soft_wrap=True)
-        if told := recorder.varied():
-            out.print(plain(told), soft_wrap=True)
-        for told in filter(None, (recorder.assumed(), recorder.undeclared(), recorder.unrefused())):
-            out.print(plain(told), soft_wrap=True)
-        if report.status == "incomplete":
-            out.print(plain(shorten(_left_open(recorder), MESSAGE)), soft_wrap=True)
-        for told in filter(None, (recorder.checksum(), recorder.written())):
+        for told in _lines(finished):
             out.print(plain(told), soft_wrap=True)
     for problem in report.baseline.problems if report.baseline else ():
         out.print(plain(problem, "red"), soft_wrap=True)
@@ -210,23 +199,17 @@ def _print_run(recorder: Recorder, profile: str | None, quiet: bool) -> None:
         out.print(line, soft_wrap=True)
 
 
-def _left_open(recorder: Recorder) -> str:
-    """Why the status is incomplete, and what was seen all the same: nothing has failed."""
-    passed = recorder.report().summary["pass"]
-    seen = "; every test that was run passes" if passed else ""
-    return f"incomplete because {recorder.left_open()}{seen}"
-
-
-def _summarise(report: Report) -> None:
-    """Adds the run to the summary of a step on GitHub, if this is one."""
-    path = os.environ.get(VARIABLE)
-    if path:
-        with open(path, "a", encoding="utf-8", opener=_at_once) as file:
-            file.write(run_markdown(report, read_requirements()))
-
-
-def _at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+def _lines(finished: Finished) -> Iterator[str]:
+    """What is printed between the tables and the summary."""
+    report = finished.report
+    yield from (shorten(line, MESSAGE) for line in dead_lines(report.results))
+    yield from filter(None, (alike(report.results),))
+    yield from (shorten(line, MESSAGE) for line in finished.diagnosis)
+    yield from (*finished.outliers, *finished.notes)
+    if finished.left_open:
+        seen = "; every test that was run passes" if report.summary["pass"] else ""  # none has failed
+        yield shorten(f"incomplete because {finished.left_open}{seen}", MESSAGE)
+    yield from finished.written
 
 
 def exit_status(report: Report, profile: str | None) -> int:

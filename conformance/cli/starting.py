@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from conformance.cli.exits import CONFORMANT, PROGRAM, examples
+from conformance.cli.exit_codes import CONFORMANT, PROGRAM, examples
 from conformance.errors import UsageError
 from conformance.resources import template
-from conformance.running.nearest import known
-from conformance.telling.text import console, plain
+from conformance.running.suggestions import known
+from conformance.telling.terminal import console, plain
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 import click
 
-from conformance.cli.exits import CONFORMANT, FAILED, examples
-from conformance.cli.looking import print_json
-from conformance.telling.text import console, counted, plain
+from conformance.cli.exit_codes import CONFORMANT, FAILED, examples
+from conformance.cli.inspecting import print_json
+from conformance.telling.terminal import console, counted, plain
 from conformance.telling.trace import kills
 from conformance.telling.trace.holes import holes
 from conformance.telling.trace.index import write_index

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from conformance.cli.exits import CONFORMANT, FAILED, MISUSED, PROGRAM, examples
+from conformance.cli.exit_codes import CONFORMANT, FAILED, MISUSED, PROGRAM, examples
 from conformance.errors import UsageError
 from conformance.judging.selftest import selftest
-from conformance.telling.text import console, counted, plain
-from conformance.telling.verified import table, total, verified_json
+from conformance.telling.terminal import console, counted, plain
+from conformance.telling.verification_report import table, total, verified_json
 from conformance.vectors.export import export_vectors
 from conformance.vectors.load import load_vectors
 from conformance.vectors.verify.run import Verified, verify

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from conformance.defects.reference import REFERENCE, Implementation
+from conformance.defects.implementation import Implementation
+from conformance.defects.reference import REFERENCE
 from conformance.names import DTYPES
 
 Change = dict[str, Any]

@@ -12,7 +12,7 @@ from conformance.defects.defect import Defect
 from conformance.defects.record import THEN
 from conformance.judging.verdict import FAILURES
 from conformance.names import DTYPES
-from conformance.running.answer import Question
+from conformance.running.messages import Question
 from conformance.running.runner import InProcess, answered
 from conformance.running.target import adopt
 from conformance.vectors.case import Case

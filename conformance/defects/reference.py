@@ -4,8 +4,6 @@ Written from spec/ and not from the core, for reading and for being changed: not
 Logits and softmax live in float32, in float64 for float64, as the policy `fused` wants.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,101 +21,12 @@ from conformance.defects.backward import (
     slope,
 )
 from conformance.defects.call import Call
-from conformance.defects.checks import CHECKS, Check
-from conformance.defects.serving.call import Served
+from conformance.defects.checks import CHECKS
 from conformance.defects.serving.checks import SERVING_CHECKS
-from conformance.defects.serving.steps import SERVING_STEPS, serve
+from conformance.defects.serving.steps import SERVING_STEPS
+from conformance.defects.steps import Steps
 from conformance.defects.visibility import visibility
-from conformance.names import (
-    APPEND,
-    DTYPES,
-    FEATURES,
-    LATENT,
-    MERGE,
-    MHA,
-    MHA_VJP,
-    PACKED,
-    PAGED,
-    SDPA,
-    SDPA_VJP,
-)
 from conformance.vectors.case import Array
-
-Step = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Attention, cut where people go wrong. `c` is the Call, `s` are the Steps themselves."""
-
-    checks: tuple[Check, ...]
-    compute: Step  # s, c -> outputs by name
-    accept: Step  # c -> c
-    project_query: Step  # c -> [..., H, q_len, d_k]
-    project_key: Step  # c -> [..., G, new, d_k]
-    project_value: Step  # c -> [..., G, new, d_v]
-    join: Step  # c, key, value -> both with the past in front, [..., G, kv_len, d]
-    repeat: Step  # c, x -> [..., H, kv_len, d]
-    attend: Step  # s, c, query, key, value -> heads, weights, lse
-    scale: Step  # c -> number
-    score: Step  # c, query, key, scale -> logits, [..., H, q_len, kv_len]
-    cap: Step  # c, x -> logits
-    bias: Step  # c, x -> logits
-    place: Step  # c -> i + q_offset, [..., q_len, 1]
-    by_mask: Step  # c -> what the mask shows, broadcastable to the logits; None = everything
-    by_bias: Step  # c -> the same
-    by_causal: Step  # c, place -> the same
-    by_window: Step  # c, place -> the same
-    by_lengths: Step  # c -> the same
-    by_segments: Step  # c -> the same
-    intersect: Step  # c, rules -> bool, the shape of the logits
-    softmax: Step  # s, c, logits, visible -> weights, lse
-    peak: Step  # c, logits, visible -> what is subtracted, [..., H, q_len, 1]
-    raised: Step  # c, logits, visible, peak -> exponentials, 0 where hidden
-    total: Step  # c, raised, peak -> denominator, [..., H, q_len, 1]
-    normalise: Step  # c, raised, total, visible -> weights
-    log: Step  # c, total, peak, visible -> lse, [..., H, q_len]
-    average: Step  # c, weights, value, visible -> heads, [..., H, q_len, d_v]
-    merge: Step  # c, heads -> output
-    finish: Step  # c, output, weights, lse, key, value -> outputs by name
-
-    compute_gradients: Step  # s, c -> gradients by argument name
-    head_gradient: Step  # c -> gradient of the heads, [..., H, q_len, d_v]
-    products: Step  # c, gradient, value, visible -> dP, [..., H, q_len, kv_len]
-    delta: Step  # c, weights, products, gradient, heads -> Delta, [..., H, q_len, 1]
-    less_lse: Step  # c, delta -> Delta less the cotangent of the lse, [..., H, q_len, 1]
-    grad_logits: Step  # c, weights, products, delta, visible -> dL, [..., H, q_len, kv_len]
-    slope: Step  # c, scaled -> 1 - tanh^2, or 1
-    grad_scores: Step  # c, dL, slope -> dX
-    grad_query: Step  # c, dX, key, scale -> [..., H, q_len, d_k]
-    grad_key: Step  # c, dX, query, scale -> [..., H, kv_len, d_k]
-    grad_value: Step  # c, weights, gradient -> [..., H, kv_len, d_v]
-    gather: Step  # c, x -> summed over the heads of a group, [..., G, kv_len, d]
-    new: Step  # c, x -> the part that is no past, [..., G, new, d]
-    grad_bias: Step  # c, dL -> in the shape of attn_bias
-    grad_sinks: Step  # c, lse, delta, visible -> [H]
-    grad_projection: Step  # c, name, x, gradient, weight, bias -> gradients by argument name
-    grad_output_projection: Step  # c, heads -> gradients of w_o and b_o by name
-    finish_gradients: Step  # c, gradients -> in the shape and dtype of each argument
-
-    serving_checks: tuple[Check, ...]  # of the operations below; `p` is what they were given
-    packed: Step  # s, p -> outputs by name
-    part: Step  # p, i -> rows of a part, and its call of attention
-    written: Step  # s, p -> key_pages, value_pages
-    seen: Step  # p, pages after the writes -> those of them that the reads see
-    table: Step  # p -> the page of each place, [B, M]
-    gathered: Step  # p, pages, table -> [B, G, M P, d]
-    lengths: Step  # p -> [B]
-    paged: Step  # s, p -> outputs by name
-    latent: Step  # s, p -> outputs by name
-    rows_of: Step  # p -> keys and values of latent rows, [..., 1, kv_len, d]
-    merged: Step  # s, p -> outputs by name
-    merge_peak: Step  # p, lses -> what is subtracted, [..., H, q_len]
-    merge_terms: Step  # p, lses, peak -> exponentials, [P, ..., H, q_len]
-    merge_total: Step  # p, terms, peak -> denominator
-    partial: Step  # p, i -> the output of a part, [..., H, q_len, d_v]
-    merge_log: Step  # p, total, peak, lses -> lse
-    merge_finish: Step  # p, output, lse -> outputs by name
 
 
 def compute(s: Steps, c: Call) -> dict[str, Array]:
@@ -210,11 +119,12 @@ def column(c: Call, sinks: Array) -> Array:
 
 
 def peak(c: Call, logits: Array, visible: Array) -> Any:
-    """The largest visible logit or sink of the row; 0 where there is none above -inf (ATT-2)."""
+    """The largest visible logit or sink of the row; 0 where there is neither (ATT-2, MASK-15)."""
     largest: Any = np.max(np.where(visible, logits, -np.inf), axis=-1, keepdims=True, initial=-np.inf)
     if c.sinks is not None:
         largest = np.maximum(largest, column(c, c.sinks))
-    return np.where(np.isneginf(largest), c.wide(0), largest).astype(c.wide)
+    none = np.isneginf(largest) & ~visible.any(axis=-1, keepdims=True)
+    return np.where(none, c.wide(0), largest).astype(c.wide)
 
 
 def raised(c: Call, logits: Array, visible: Array, peak: Array) -> Array:
@@ -328,82 +238,3 @@ REFERENCE = Steps(
     serving_checks=SERVING_CHECKS,
     **SERVING_STEPS,
 )
-
-
-class Implementation:
-    """Steps as a target of the suite that claims everything."""
-
-    dtypes = DTYPES
-    features = FEATURES
-    accuracy = "fused"
-
-    def __init__(self, steps: Steps, name: str = "reference") -> None:
-        self.name = name
-        self._steps = steps
-
-    def scaled_dot_product_attention(
-        self, query: Array, key: Array, value: Array, **options: Any
-    ) -> Mapping[str, Array]:
-        """Attention."""
-        outputs: Mapping[str, Array] = self._steps.compute(
-            self._steps, Call(SDPA, query, key, value, **options)
-        )
-        return outputs
-
-    def multi_head_attention(
-        self, query: Array, key: Array, value: Array, **options: Any
-    ) -> Mapping[str, Array]:
-        """The layer."""
-        outputs: Mapping[str, Array] = self._steps.compute(
-            self._steps, Call(MHA, query, key, value, **options)
-        )
-        return outputs
-
-    def scaled_dot_product_attention_vjp(
-        self, query: Array, key: Array, value: Array, grad_output: Array, **options: Any
-    ) -> Mapping[str, Array]:
-        """Gradients of attention."""
-        return self._gradients(Call(SDPA_VJP, query, key, value, grad_output, **options))
-
-    def multi_head_attention_vjp(
-        self, query: Array, key: Array, value: Array, grad_output: Array, **options: Any
-    ) -> Mapping[str, Array]:
-        """Gradients of the layer."""
-        return self._gradients(Call(MHA_VJP, query, key, value, grad_output, **options))
-
-    def packed_attention(self, query: Array, key: Array, value: Array, **options: Any) -> Mapping[str, Array]:
-        """Parts of different lengths, one behind the other."""
-        return serve(self._steps, Served(PACKED, query, key, value, **options))
-
-    def paged_attention(
-        self, query: Array, key_pages: Array, value_pages: Array, **options: Any
-    ) -> Mapping[str, Array]:
-        """Keys and values in pages that tables name."""
-        call = Served(PAGED, query, key_pages=key_pages, value_pages=value_pages, **options)
-        return serve(self._steps, call)
-
-    def append_to_pages(
-        self, key_pages: Array, value_pages: Array, new_key: Array, new_value: Array, *, slots: Array
-    ) -> Mapping[str, Array]:
-        """Pages with new keys and values in some slots."""
-        arrays = {
-            "key_pages": key_pages,
-            "value_pages": value_pages,
-            "new_key": new_key,
-            "new_value": new_value,
-        }
-        return serve(self._steps, Served(APPEND, **arrays, slots=slots))
-
-    def latent_attention(self, query: Array, latent: Array, **options: Any) -> Mapping[str, Array]:
-        """Rows that are keys, and values by their first channels."""
-        return serve(self._steps, Served(LATENT, query, latent=latent, **options))
-
-    def merge_attention(
-        self, outputs: list[Array], lses: list[Array], *, sinks: Any = None
-    ) -> Mapping[str, Array]:
-        """Partial results as one."""
-        return serve(self._steps, Served(MERGE, outputs=outputs, lses=lses, sinks=sinks))
-
-    def _gradients(self, c: Call) -> Mapping[str, Array]:
-        gradients: Mapping[str, Array] = self._steps.compute_gradients(self._steps, c)
-        return gradients

@@ -12,7 +12,7 @@ from conformance.diagnosis.model import Model
 from conformance.dtypes import UNIT_ROUNDOFF
 from conformance.judging.judge import judge
 from conformance.judging.measure import allowed, held_rows
-from conformance.running.answer import Answer
+from conformance.running.messages import Answer
 from conformance.vectors.case import Array, Golden
 
 Word = Literal["same", "faint", "alike", "partly", "other", "right"]

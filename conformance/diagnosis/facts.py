@@ -6,6 +6,7 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from conformance.diagnosis.failing import Asked
+from conformance.diagnosis.values import values
 from conformance.names import (
     APPEND,
     LATENT,
@@ -38,35 +39,44 @@ SIZES = {
     "heads": ("query head", "query heads"),
     "batch": ("batch entry", "batch entries"),
 }
-TILES = (8, 16, 32, 64, 128)
+TILES = (4, 8, 16, 32, 64, 128)
 """Numbers of keys or queries that kernels take at once."""
+WIDTHS = (8, 16, 32, 64)
+"""Numbers of channels that kernels take at once."""
+FEW = (2, 8)
+"""Keys or queries in the last tile below which it may be treated in another way."""
 
 
-def conditions(asked: Sequence[Asked], failing: Array) -> Iterator[tuple[str, Array]]:
+def conditions(asked: Sequence[Asked], failing: Array) -> Iterator[tuple[str, Array, bool]]:
     """Conditions in words, each with the rows (n,) that it holds for; no two hold for the same rows.
 
     `failing` says of each row whether it fails: the limit of a size lies where the failing ones begin or end.
+    The last says whether the condition is on what an option holds, which is rarer than that it is given.
     """
+    cases = [each.case for each in asked]
+    of = [sizes(case) for case in cases]
     seen = set()
-    for words, rows in _every(asked, failing):
-        if rows.any() and not rows.all() and rows.tobytes() not in seen:
-            seen.add(rows.tobytes())
-            yield words, rows
+    for rare, some in ((False, _usual(asked, cases, of, failing)), (True, values(cases, of))):
+        for words, rows in some:
+            if rows.any() and not rows.all() and rows.tobytes() not in seen:
+                seen.add(rows.tobytes())
+                yield words, rows, rare
 
 
-def _every(asked: Sequence[Asked], failing: Array) -> Iterator[tuple[str, Array]]:
+def _usual(
+    asked: Sequence[Asked], cases: Sequence[Case], of: Sequence[Mapping[str, int]], failing: Array
+) -> Iterator[tuple[str, Array]]:
     dtypes = np.array([each.dtype for each in asked])
     for number in (1, 2):
         for some in combinations(dict.fromkeys(dtypes.tolist()), number):
             yield f"at {' and '.join(some)}", np.isin(dtypes, some)
-    cases = [each.case for each in asked]
     yield "in gradients", _where(case.gradients for case in cases)
     yield "in the layer", _where(case.operation in (MHA, MHA_VJP) for case in cases)
     yield "in scaled_dot_product_attention", _where(case.operation in (SDPA, SDPA_VJP) for case in cases)
     for operation in SERVING:
         yield f"in {operation}", _where(case.operation == operation for case in cases)
     yield from _given(cases)
-    yield from _sizes([sizes(case) for case in cases], failing)
+    yield from _sizes(of, failing)
 
 
 def _given(cases: Sequence[Case]) -> Iterator[tuple[str, Array]]:
@@ -148,6 +158,16 @@ def _sizes(of: Sequence[Mapping[str, int]], failing: Array) -> Iterator[tuple[st
             for tile in TILES:
                 yield f"where the number of {many} is no multiple of {tile}", size % tile != 0
                 yield f"where the number of {many} is a multiple of {tile}", size % tile == 0
+                for few in (few for few in FEW if few < tile // 2):
+                    last = size % tile
+                    less = "1" if few == 2 else f"fewer than {few}"
+                    yield (
+                        f"with {less} {one if few == 2 else many} in the last {tile}",
+                        (last > 0) & (last < few),
+                    )
+        if name in ("d_k", "d_v"):
+            for tile in WIDTHS:
+                yield f"where {name} is no multiple of {tile}", size % tile != 0
     q_len, kv_len = (np.array([each[name] for each in of]) for name in ("q_len", "kv_len"))
     yield "where there are as many queries as keys", q_len == kv_len
     yield "where there are not as many queries as keys", q_len != kv_len

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from conformance.defects.defect import Change, Defect
-from conformance.defects.reference import REFERENCE, Implementation, Steps
+from conformance.defects.implementation import Implementation
+from conformance.defects.reference import REFERENCE
+from conformance.defects.steps import Steps
 from conformance.diagnosis.shared import shared
-from conformance.running.answer import Answer, Question
+from conformance.running.messages import Answer, Question
 from conformance.running.runner import InProcess
 from conformance.running.target import adopt
 from conformance.vectors.case import Case

@@ -15,7 +15,8 @@ from conformance.defects.blocks.back import delta_of_heads, exponential
 from conformance.defects.blocks.edges import SIZES, Edges, of
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect
-from conformance.defects.reference import REFERENCE, Steps
+from conformance.defects.reference import REFERENCE
+from conformance.defects.steps import Steps
 from conformance.defects.visibility import visibility
 from conformance.vectors.case import Array
 

@@ -14,6 +14,7 @@ from conformance.diagnosis.library import by_library
 from conformance.diagnosis.memory import by_memory
 from conformance.diagnosis.model import Model
 from conformance.diagnosis.parts import parts
+from conformance.diagnosis.returned import by_returned
 from conformance.diagnosis.rounds import ROUNDS, Search
 from conformance.diagnosis.shared import forget
 from conformance.diagnosis.size import by_size
@@ -52,6 +53,7 @@ def diagnose(
     if not seen.failures:
         return Diagnosed((), seen.failed, 0, splits=split)
     notes = [*by_library(seen.failures, seen.passes, packages), *by_memory(seen.failures)]
+    notes += by_returned(seen.failures)
     with np.errstate(all="ignore"):
         sized = by_size(seen.failures, seen.passes, policy)
     with warnings.catch_warnings():

@@ -9,7 +9,8 @@ import numpy as np
 
 from conformance.defects.call import Call
 from conformance.defects.defect import Change
-from conformance.defects.reference import REFERENCE, Steps
+from conformance.defects.reference import REFERENCE
+from conformance.defects.steps import Steps
 from conformance.vectors.case import Array, Case
 
 WHOLE = {"checks", "compute", "attend", "softmax", "compute_gradients"}

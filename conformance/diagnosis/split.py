@@ -15,10 +15,15 @@ SAVED = 12.0
 """Bits that a condition has to spare, for each dtype that its cases have: fewer may be chance."""
 MORE = 6.0
 """Bits that a second condition has to spare beyond its own name."""
-WIDEST = 0.75
-"""The share of the rows above which the first condition says little: nearly everything fails."""
+WIDE, WIDEST = 0.75, 0.85
+"""Shares of the rows above which the first condition says little, where something fails elsewhere, and where nothing
+does: nearly everything fails."""
+MOSTLY = 6.0
+"""Bits that a condition costs if something fails elsewhere: what one mistake needs holds for all that fails."""
+RARE = 3.0
+"""Bits that the name of a condition on what an option holds takes beyond the others."""
 SHARP = 0.8
-"""The share of the rows under a condition that fail, from which on it needs no second one."""
+"""The share of the rows under a condition that fail, from which on a second one may leave out none of them."""
 HALF = 0.5
 """The share of the rows under a condition that fail, and of what fails that is under one, below which it misleads."""
 PAIRED = 40
@@ -66,9 +71,9 @@ def _of_kind(kind: str, rows: Sequence[Row], asked: Sequence[Asked]) -> list[Spl
         if best is None:
             break
         words, holds = best
-        if not found and holds.mean() > WIDEST:
-            break
         inside, outside = np.array(here)[holds], np.array(here)[~holds]
+        if not found and holds.mean() > (WIDE if failing[outside].any() else WIDEST):
+            break
         if failing[outside].any() and failing[inside].mean() < HALF:  # neither only there nor mostly there
             break
         if len({rows[n].case for n in inside if failing[n]}) < 2:  # one case is said by its name
@@ -92,26 +97,52 @@ def _of_kind(kind: str, rows: Sequence[Row], asked: Sequence[Asked]) -> list[Spl
 
 
 def _best(asked: Sequence[Asked], failing: Array, least: float) -> tuple[str, Array] | None:
-    """The condition, or two that hold at once, which spares most bits; None where that may be chance."""
+    """The condition, or up to three that hold at once, which spares most bits; None where that may be chance."""
     found = list(conditions(asked, failing))
     if not found:
         return None  # nothing tells the rows apart
-    words, columns = zip(*found, strict=True)
+    words, columns, rare = zip(*found, strict=True)
     holds = np.array(columns)  # (conditions, rows)
-    named = float(np.log2(len(words)))
+    named = np.log2(len(words)) + RARE * np.array(rare)  # bits
     spared = _spared(holds, failing) - named
     order = np.argsort(-spared, kind="stable")
     first = int(order[0])
-    best: tuple[float, str, Array] = (float(spared[first]), words[first], holds[first])
-    sharp = failing[holds[first]].mean() >= SHARP
-    for one in () if sharp else order[:PAIRED]:
-        both = holds & holds[one]
-        gains = _spared(both, failing) - 2 * named - MORE
-        other = int(np.argmax(gains))
-        if gains[other] > best[0]:
-            pair = sorted((int(one), other))
-            best = float(gains[other]), " and ".join(words[n] for n in pair), both[other]
-    return best[1:] if best[0] >= least else None
+    best = Joint(float(spared[first]), (first,), holds[first])
+    for one in order[:1] if best.sharp(failing) else order[:PAIRED]:
+        best = max(best, _and(holds, failing, (int(one),), named), key=Joint.worth)
+    if len(best.which) > 1:
+        best = max(best, _and(holds, failing, best.which, named), key=Joint.worth)
+    return (" and ".join(words[n] for n in sorted(best.which)), best.holds) if best.bits >= least else None
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Conditions that hold at once."""
+
+    bits: float  # that they spare, beyond their names
+    which: tuple[int, ...]
+    holds: Array  # (rows,) bool
+
+    def worth(self) -> tuple[float, int]:
+        """What decides between two: bits, then which is the more usual, which stands first."""
+        return round(self.bits, 6), -max(self.which)
+
+    def sharp(self, failing: Array) -> bool:
+        """Whether most of what they hold for fails."""
+        return bool(failing[self.holds].mean() >= SHARP)
+
+
+def _and(holds: Array, failing: Array, some: tuple[int, ...], named: Array) -> Joint:
+    """Some conditions and the best one more."""
+    one = np.asarray(holds[list(some)].all(axis=0))
+    both = holds & one
+    bits = _spared(both, failing) - named - named[list(some)].sum() - MORE * len(some)
+    if (
+        len(some) > 1 or failing[one].mean() >= SHARP
+    ):  # only one that leaves out all that passes, and nothing else
+        bits[(both != (one & failing)).any(axis=-1)] = -np.inf
+    other = int(np.argmax(bits))
+    return Joint(float(bits[other]), (*some, other), both[other])
 
 
 def _spared(holds: Array, failing: Array) -> Array:
@@ -119,6 +150,7 @@ def _spared(holds: Array, failing: Array) -> Array:
     inside, bad = holds.sum(-1), (holds & failing).sum(-1)
     rest, bad_rest = len(failing) - inside, failing.sum() - bad
     spared = _bits(failing.sum(), len(failing)) - _bits(bad, inside) - _bits(bad_rest, rest)
+    spared = spared - MOSTLY * (bad_rest > 0)
     return np.where(bad * rest > bad_rest * inside, spared, -np.inf)
 
 

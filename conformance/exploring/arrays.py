@@ -1,11 +1,12 @@
 """The arrays of a recipe, and the call that they make."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from conformance.exploring.broken import broken
 from conformance.exploring.counter import grid, key
 from conformance.exploring.counts import lengths, offsets
 from conformance.exploring.laid import dense_shapes, lay_out
@@ -42,6 +43,9 @@ def arrays(recipe: Recipe) -> dict[str, Array]:
         return lay_out(recipe, inputs)
     if recipe.poison:
         _poison(recipe, inputs)
+    for name, kind in recipe.broken:
+        seen = shares(recipe, inputs) if name in ("key", "value") else None
+        inputs[name] = broken(inputs[name], name, kind, recipe.stream, seen)
     return inputs
 
 
@@ -161,14 +165,18 @@ def mask(recipe: Recipe) -> Array:
 
 
 def bias(recipe: Recipe) -> Array:
-    """A bias: numbers of a family, `x` with some large negative ones, `y` with some of -inf; never a whole row."""
+    """A bias: numbers of a family, `x` with some large negative ones, `y` with some of -inf, `e` with a row of it."""
     shape, kind = _axes(recipe, recipe.bias)
-    family = {"x": "n1", "y": "n1"}.get(kind, kind)
+    family = {"x": "n1", "y": "n1", "e": "n1"}.get(kind, kind)
     made = _held(recipe, numbers(family, shape, recipe.dtype, "attn_bias", recipe.stream))
     if kind in ("x", "y"):
         words = grid(key("bias", recipe.stream), shape) >> np.uint64(20)
         low = -np.inf if kind == "y" else HIDDEN[recipe.stream % 2]
         made = np.where((words % np.uint64(4) == 0) & (np.arange(shape[-1]) > 0), low, made)
+    if kind == "e" and made.size:
+        row = key("row", recipe.stream)
+        heads = slice(None) if len(shape) < 3 or row // 2 % 2 else row // 4 % shape[-3]  # of one, or of all
+        made[(..., heads, row % shape[-2], slice(None)) if len(shape) > 2 else (row % shape[-2],)] = -np.inf
     return made
 
 
@@ -245,14 +253,27 @@ def _poison(recipe: Recipe, inputs: dict[str, Array]) -> None:
         )
     else:
         seen = visible(r, inputs).any(axis=-2)  # [B, H or 1, kv_len]
-    if r.layer:
-        seen = seen.any(axis=1)
-    elif seen.shape[1] > 1:  # a key is read by the heads of its group
-        seen = seen.reshape(r.entries, r.groups, r.heads // r.groups, r.kv_len).any(axis=2)
-    seen = seen.reshape(*r.batch, *seen.shape[1:])
+    seen = _of_tokens(r, seen, np.any)
     for name in ("key", "value"):
         rows = np.broadcast_to(seen, inputs[name].shape[:-1])
         inputs[name] = np.where(rows[..., None], inputs[name], np.nan)
+
+
+def _of_tokens(r: Recipe, by_head: Array, join: Callable[..., Any]) -> Any:
+    """What is known of keys by query head, [B, H or 1, kv_len], of keys as they are stored: [..., G or 1, kv_len]."""
+    if r.layer:
+        by_head = join(by_head, axis=1)
+    elif by_head.shape[1] > 1:  # a key is read by the heads of its group
+        by_head = join(by_head.reshape(r.entries, r.groups, r.heads // r.groups, r.kv_len), axis=2)
+    return by_head.reshape(*r.batch, *by_head.shape[1:])
+
+
+def shares(recipe: Recipe, inputs: Mapping[str, Array]) -> Array:
+    """The share of the query rows that see each key that is not of the past, in the shape of key without its width."""
+    if not recipe.q_len:
+        return np.zeros(inputs["key"].shape[:-1])
+    seen = _of_tokens(recipe, visible(recipe, inputs).mean(axis=-2), np.mean)
+    return np.broadcast_to(seen[..., recipe.past :], inputs["key"].shape[:-1])
 
 
 # One number else

@@ -13,7 +13,7 @@ from conformance.exploring.vary import Varied, axes, changes, cut, extent, other
 from conformance.judging.verdict import Row
 from conformance.names import DENSE, MHA, MHA_VJP, REDUCED_POLICIES
 from conformance.oracle import UnjudgedError, WrongOracleError, certify
-from conformance.running.answer import Answer, Question
+from conformance.running.messages import Answer, Question
 from conformance.running.runner import Asker
 from conformance.vectors.case import Case
 

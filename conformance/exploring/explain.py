@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from conformance.exploring import smaller
+from conformance.exploring import broken, smaller
 from conformance.exploring.boundary import condition
 from conformance.exploring.earlier import SAME, SHAPE
 from conformance.exploring.entries import MANY
@@ -68,6 +68,7 @@ class Needs:
     dtypes: tuple[str, ...]
     free: tuple[str, ...]  # what it does not depend on
     before: str = ""  # what is another one in the call before
+    broken: str = ""  # what of a visible number that is NaN or infinite it takes
 
     def sentence(self) -> str:
         """`window and kv_lengths, kv_len a multiple of 16; float32 and bfloat16; not the batch, the heads`."""
@@ -81,6 +82,8 @@ class Needs:
         return "; ".join(parts)
 
     def _named(self, name: str) -> str:
+        if name.startswith(smaller.BROKEN):
+            return self.broken
         return differs(self.before) if name == "again" else NAMES.get(name, name)
 
 
@@ -107,7 +110,22 @@ def explain(reduction: Reduction, dtypes: Sequence[str], room: Callable[[Recipe]
     sizes += [] if sure else ["with some numbers"]
     conditions, independent = numbers(reduction)
     failing = [d for d in dtypes if d == r.dtype or reduction.fails(replace(r, dtype=d))]
-    return Needs(options, (*sizes, *conditions), tuple(failing), (*free, *independent), r.again)
+    return Needs(
+        options, (*sizes, *conditions), tuple(failing), (*free, *independent), r.again, _broken(reduction)
+    )
+
+
+def _broken(reduction: Reduction) -> str:
+    """What of a visible number that is NaN or infinite it takes, if that is an option of the call."""
+    r = reduction.now
+    for operand, kind in r.broken:
+        others = [k for k in broken.kinds(operand, r.layer) if k in broken.KINDS]
+        failing = tuple(
+            k for k in (*others, broken.EVERY_KEY)
+            if k == kind or (k in others and reduction.fails(replace(r, broken=((operand, k),))))
+        )  # fmt: skip
+        return broken.said(operand, failing)
+    return ""
 
 
 def differs(again: str) -> str:

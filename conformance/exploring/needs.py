@@ -1,9 +1,12 @@
 """The features that a drawn call needs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from conformance.exploring.arrays import bias, mask, spans, visible
+import numpy as np
+
+from conformance.exploring.arrays import arrays, bias, mask, shares, spans, visible
 from conformance.exploring.laid import hollow, rows_there
 from conformance.exploring.recipe import Recipe
 from conformance.names import APPEND, LATENT, MERGE, OPERATION_FEATURES, PACKED, PAGED
@@ -20,10 +23,23 @@ def needs(recipe: Recipe) -> frozenset[str]:
         "return_lse": r.lse and not r.gradients, "grad_lse": r.lse and r.gradients,
         "cache": r.past, "segments": r.segments, "gqa": r.groups < r.heads, "value_dim": r.d_v != r.d_k,
         "broadcast": any(_broadcasts(r, words) for words in (r.mask, r.bias) if words),
-        "empty": has_empty(r), "strict_masking": r.poison == "s" or (bool(r.poison) and r.gradients),
+        "empty": has_empty(r), "strict_masking": _strict(r),
     }  # fmt: skip
     found = frozenset(name for name, given in options.items() if given)
     return served_needs(r, found) if r.served else found
+
+
+def _strict(r: Recipe) -> bool:
+    """Whether a number that is not finite is hidden by more than the lengths, from all rows or from some."""
+    return r.poison == "s" or (bool(r.poison) and r.gradients) or _hidden_from_some(r)
+
+
+def _hidden_from_some(r: Recipe) -> bool:
+    """Whether a value that is not finite is hidden from a row of its heads."""
+    if not r.q_len or "value" not in dict(r.broken):
+        return False
+    inputs = arrays(replace(r, poison=""))
+    return bool((~np.isfinite(inputs["value"]).all(axis=-1) & (shares(r, inputs) < 1)).any())
 
 
 def _broadcasts(r: Recipe, words: str) -> bool:
@@ -56,7 +72,7 @@ def has_empty(r: Recipe) -> bool:
 
 def _sees(r: Recipe) -> Array:
     """Whether each row sees a key, [B, q_len]."""
-    if r.mask or r.segments or r.bias.endswith("-y"):
+    if r.mask or r.segments or r.bias.endswith(("-y", "-e")):
         given = {"mask": mask(r)} if r.mask else {}
         given |= {"attn_bias": bias(r)} if r.bias else {}
         seen: Any = visible(r, given).any(axis=-1)  # [B, H or 1, q_len]

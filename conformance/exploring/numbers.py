@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.exploring.counter import grid, key
-from conformance.vectors.generate.draws import round_to_bits
+from conformance.vectors.generate.random_inputs import round_to_bits
 from conformance.vectors.words import Words, mix, mixed
 
 Array = npt.NDArray[np.float64]

@@ -71,6 +71,7 @@ class Recipe:
     page: int = 0  # slots of a page
     written: int = 0  # keys of each entry that the call itself writes to its pages, the last ones
     layout: str = ""  # what is unusual in how parts, pages and slots lie, a letter each (exploring/laid.py)
+    broken: tuple[tuple[str, str], ...] = ()  # operand -> what in it is NaN or infinite, and seen
 
     @property
     def served(self) -> bool:
@@ -151,7 +152,7 @@ _LETTERS = {
     "d_k": "d", "d_v": "v", "past": "p", "widths": "x", "biases": "j", "causal": "c", "offset": "f",
     "window": "w", "lengths": "n", "scale": "s", "softcap": "u", "sinks": "i", "mask": "m", "bias": "a",
     "segments": "e", "weights": "y", "lse": "l", "data": "D", "poison": "N", "memory": "M", "again": "A", "stream": "r",
-    "queries": "Q", "page": "P", "written": "W", "layout": "L",
+    "queries": "Q", "page": "P", "written": "W", "layout": "L", "broken": "I",
 }  # fmt: skip
 _OPERANDS = {
     "query": "q", "key": "k", "value": "v", "grad_output": "g", "grad_lse": "l", "past_key": "y", "past_value": "z",
@@ -186,7 +187,7 @@ def _written(name: str, value: Any) -> str:
         return _OPERATIONS[value]
     if name == "dtype":
         return _DTYPES[value]
-    if name in ("data", "memory"):
+    if name in ("data", "memory", "broken"):
         return ",".join(f"{_OPERANDS[operand]}{what}" for operand, what in value)
     if name == "again":
         return _AGAIN[value]
@@ -239,7 +240,7 @@ def _read(name: str, text: str) -> Any:
     }
     if name in reading:
         return reading[name](text)
-    if name in ("data", "memory"):
+    if name in ("data", "memory", "broken"):
         return tuple((_turned(_OPERANDS)[part[0]], part[1:]) for part in text.split(","))
     if name in ("biases", "mask", "bias", "segments", "poison", "layout"):
         if not re.fullmatch(r"[A-Za-z0-9-]*", text):

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from conformance.exploring import parts, smaller
+from conformance.exploring import broken, parts, smaller
 from conformance.exploring.numbers import RAMP, SCRAMBLED, ZEROS
 from conformance.exploring.recipe import EXPLICIT, Recipe
 from conformance.exploring.trial import Tried
@@ -251,6 +251,9 @@ class Reduction:
             if kind:
                 plainer = order[: order.index(kind)] if kind in order else order
                 self.first([_kind(self.now, name, f"{axes}-{k}") for k in plainer])
+        for operand, kind in self.now.broken:
+            plainer = tuple(broken.SAID)[: tuple(broken.SAID).index(kind)]
+            self.first([replace(self.now, broken=((operand, k),)) for k in plainer])
         if self.now.scale not in (None, 1.0):
             self.take(replace(self.now, scale=1.0))
         if self.now.softcap not in (None, 2.0):

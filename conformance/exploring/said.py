@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from conformance.dtypes import cast
+from conformance.exploring import broken
 from conformance.exploring.earlier import SAME, SHAPE, earlier
 from conformance.exploring.explain import differs
 from conformance.exploring.numbers import ONES, RAMP, SCRAMBLED, TURN, ZEROS
@@ -57,11 +58,20 @@ def _what(recipe: Recipe, name: str, array: Array) -> str:
     if array.size <= (COUNTED if array.dtype.kind in "iu" else 4):
         return f" = {array.tolist()}"
     operand = "weights" if name in WEIGHTS else "biases" if name in BIASES else FAMILY_OF.get(name, name)
-    if name in ("mask", "attn_bias") or array.dtype.kind in "iu" or name.endswith("_pages"):
-        return ""
+    wrong = [_broken(kind, array) for of, kind in recipe.broken if of == name]
     family = recipe.family(operand)
     known = OF.get(family) or KINDS.get(family[0])
-    return f" ({known})" if known else ""
+    if name in ("mask", "attn_bias") or array.dtype.kind in "iu" or name.endswith("_pages"):
+        known = None
+    told = ", ".join(filter(None, (known, *wrong)))
+    return f" ({told})" if told else ""
+
+
+def _broken(kind: str, array: Array) -> str:
+    """Where a number stands that is NaN or infinite: the first, if there are more."""
+    wanted = broken.KINDS.get(kind, -np.inf)
+    place = np.argwhere((array == wanted) | (np.isnan(array) & np.isnan(wanted)))[:1].tolist()
+    return f"{broken.SAID[kind]} at {place[0]}" if place else ""
 
 
 def _plain(value: Any) -> str:

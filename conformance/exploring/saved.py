@@ -23,8 +23,6 @@ from conformance.running.protocol import ProtocolError, decode_array, encode_arr
 from conformance.vectors.case import Array, Case, lacking
 
 CASE_VERSION = 1
-MOST_NUMBERS = 4096
-"""Expected numbers that a file holds; of more it holds none, since they are derived anew when it is read."""
 
 
 def case_file(

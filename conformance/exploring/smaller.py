@@ -10,6 +10,8 @@ from conformance.exploring.numbers import ONES, RAMP, SCRAMBLED, ZEROS
 from conformance.exploring.recipe import EXPLICIT, Recipe
 from conformance.names import APPEND, LATENT, MERGE, PACKED, PAGED
 
+BROKEN = "NaN or infinity in "
+"""What the option is called, before its operand, that a visible number is one of these."""
 FAR_LSES = "O7"
 """Lses whose exponentials no float32 holds."""
 TILES = (8, 16, 32, 64, 128, 256)
@@ -48,7 +50,8 @@ def given(recipe: Recipe) -> list[str]:
 def _off(recipe: Recipe) -> dict[str, dict[str, Any]]:
     own = parts.off(recipe)
     known = {name: fields for name, fields in OFF.items() if fields not in own.values()}
-    return {**known, **own}
+    first: dict[str, dict[str, Any]] = {f"{BROKEN}{operand}": {"broken": ()} for operand, _ in recipe.broken}
+    return {**first, **known, **own}
 
 
 def others(recipe: Recipe) -> list[str]:
@@ -71,6 +74,8 @@ def mended(r: Recipe) -> Recipe:
     """With an offset where one is required, and nothing said of operands and options that are gone."""
     if r.again in OTHERS and r.again not in others(r):
         r = replace(r, again="")
+    if "attn_bias" in dict(r.broken) and not r.bias:
+        r = replace(r, broken=())
     if r.operation in (PACKED, PAGED):
         r = parts.mended(r)
     elif (r.causal or r.window is not None) and r.offset is None and r.q_len != r.kv_len:

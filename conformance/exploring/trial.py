@@ -15,10 +15,10 @@ from conformance.judging.verdict import Judgement, Row
 from conformance.names import APPEND, LATENT, MERGE, MHA, PACKED, PAGED, POLICIES, REDUCED_POLICIES, SDPA
 from conformance.oracle import Certified, UnjudgedError, certify
 from conformance.oracle.certify import WrongOracleError
-from conformance.running.answer import Answer, Hello, Question
-from conformance.running.kept import keep
+from conformance.running.messages import Answer, Hello, Question
 from conformance.running.runner import VERDICT_OF, Asker
 from conformance.running.select import group
+from conformance.running.stored_output import keep
 from conformance.vectors.case import Array, Case
 
 COVERS = {

@@ -15,8 +15,8 @@ from conformance.oracle.likely import NONE, SECONDS, likely
 from conformance.oracle.reading import dtype_asked, read_result
 from conformance.oracle.waiting import told
 from conformance.running.arrays import UnreadableError
-from conformance.running.forms import NoSuchGradientError, named
-from conformance.running.nearest import nearest
+from conformance.running.return_values import NoSuchGradientError, named
+from conformance.running.suggestions import nearest
 from conformance.vectors.case import Array
 
 Rows = int | list[int] | tuple[int, ...] | None

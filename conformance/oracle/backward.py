@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from conformance.oracle.forward import Bounded, Kind, Number, attend
-from conformance.vectors.generate.approximate import Approximation
+from conformance.vectors.generate.float64_model import Approximation
 from conformance.vectors.generate.gradients.names import has_structural_zero
-from conformance.vectors.generate.problem import Array, Problem, finite
+from conformance.vectors.generate.normal_form import Array, Problem, finite
 
 
 def gradients(

@@ -8,11 +8,11 @@ import flint
 import numpy as np
 
 from conformance.oracle.dotted import dotted
-from conformance.vectors.generate.approximate import Approximation, approximate
-from conformance.vectors.generate.exact import Exact
+from conformance.vectors.generate.dyadic import Exact
+from conformance.vectors.generate.float64_model import Approximation, approximate
 from conformance.vectors.generate.gradients.oracle import of_logits, slope_of
+from conformance.vectors.generate.normal_form import Array, Problem, part
 from conformance.vectors.generate.oracle import Weights, average, decide, scale_of, softmax, split_all
-from conformance.vectors.generate.problem import Array, Problem, part
 
 Pair = tuple[Array, Array]
 Parted = Callable[[Any], tuple[float, float]]

@@ -5,8 +5,8 @@ from typing import Any
 import flint
 import numpy as np
 
-from conformance.vectors.generate.exact import Exact
-from conformance.vectors.generate.problem import Array
+from conformance.vectors.generate.dyadic import Exact
+from conformance.vectors.generate.normal_form import Array
 
 LIMB = 20
 """Bits of a digit: products of two have 40, and sums of 2^12 of them are exact in float64."""

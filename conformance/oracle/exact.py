@@ -8,11 +8,11 @@ from typing import Any
 import flint
 
 from conformance.oracle.byrow import gradient_of_key, gradient_row, of_head, output_row
-from conformance.vectors.generate.approximate import approximate
-from conformance.vectors.generate.balls import UndecidedError
+from conformance.vectors.generate.ball_rounding import UndecidedError
+from conformance.vectors.generate.float64_model import approximate
 from conformance.vectors.generate.gradients.oracle import golden_gradients
+from conformance.vectors.generate.normal_form import Problem, part
 from conformance.vectors.generate.oracle import Pair, golden
-from conformance.vectors.generate.problem import Problem, part
 
 BITS = 110
 """Significant bits that are enough: hi and lo have 106."""

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.problem import Array, Problem, finite
+from conformance.vectors.generate.float64_model import Approximation, present
+from conformance.vectors.generate.normal_form import Array, Problem, finite
 
 Kind = Any
 """The class Near or Twofold, which have the same methods."""
@@ -45,8 +45,8 @@ def outputs(problem: Problem, a: Approximation, wanted: tuple[str, ...], kind: K
     for name, weight, bias in (("present_key", "w_k", "b_k"), ("present_value", "w_v", "b_v")):
         if name in wanted:
             found[name] = operand(problem, name.removeprefix("present_"), weight, bias, kind)
-    shown = {"output": a.output, "weights": a.weights, "lse": a.lse}
-    return {name: _shown(found[name], shown.get(name)) for name in wanted}
+    shown = {"output": a.output, "weights": a.weights, "lse": a.lse, **present(problem, a)}
+    return {name: _shown(found[name], shown[name]) for name in wanted}
 
 
 def attend(problem: Problem, a: Approximation, kind: Kind) -> Heads:
@@ -113,9 +113,7 @@ def _seen(problem: Problem, a: Approximation) -> Any:
     return problem.visible & np.isfinite(a.logits) & np.isfinite(a.lse)[..., None]
 
 
-def _shown(found: Number, shown: Array | None) -> Bounded:
+def _shown(found: Number, shown: Array) -> Bounded:
     high, low, error = found.parts()
-    if shown is None:
-        return high, low, error
     there = np.isfinite(shown)
     return np.where(there, high, shown), np.where(there, low, 0.0), np.where(there, error, 0.0)

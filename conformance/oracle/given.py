@@ -14,7 +14,7 @@ from conformance.oracle.reading import read_operand
 from conformance.oracle.rows import afforded, of_row, spread
 from conformance.oracle.served import named, read
 from conformance.oracle.wanted import HINTS, wanted
-from conformance.running.nearest import nearest
+from conformance.running.suggestions import nearest
 from conformance.vectors.case import Array
 
 GRAD_LSE = "grad_lse"

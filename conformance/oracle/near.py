@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.vectors.generate.problem import Array, Bools
+from conformance.vectors.generate.normal_form import Array, Bools
 
 U = 2.0**-53
 TINY = 2.0**-1000

@@ -8,7 +8,7 @@ import numpy as np
 from conformance.dtypes import dtype_name
 from conformance.names import DTYPES, OPERANDS
 from conformance.running.arrays import UnreadableError, describe, take
-from conformance.running.words import first_line
+from conformance.running.text_limits import first_line
 from conformance.vectors.case import Array
 
 FLOATING = (*OPERANDS, "grad_output", "grad_lse", "attn_bias")

@@ -8,8 +8,8 @@ from conformance.oracle.backward import gradients
 from conformance.oracle.exact import elements, every_gradient, gradient_elements
 from conformance.oracle.twofold import Twofold
 from conformance.vectors.case import Array, Golden
-from conformance.vectors.generate.approximate import approximate
-from conformance.vectors.generate.problem import Problem
+from conformance.vectors.generate.float64_model import approximate
+from conformance.vectors.generate.normal_form import Problem
 
 MOST_PAIRS = 1 << 16
 """Pairs of a query and a key, up to which balls form every gradient: beyond, those of the elements in question."""

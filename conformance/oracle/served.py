@@ -17,7 +17,7 @@ from conformance.names import (
     SERVING_OPERANDS,
 )
 from conformance.oracle.reading import read_operand
-from conformance.running.nearest import nearest
+from conformance.running.suggestions import nearest
 from conformance.vectors.case import Array
 
 INTEGERS = ("q_starts", "kv_starts", "page_table", "kv_lengths", "slots")

@@ -7,9 +7,9 @@ from conformance.oracle.forward import Bounded, Kind, outputs
 from conformance.oracle.near import Near
 from conformance.oracle.twofold import Twofold
 from conformance.vectors.case import Array
-from conformance.vectors.generate.approximate import Approximation
+from conformance.vectors.generate.float64_model import Approximation
+from conformance.vectors.generate.normal_form import Problem
 from conformance.vectors.generate.oracle import Pair
-from conformance.vectors.generate.problem import Problem
 from conformance.vectors.generate.whole import Values, place_of
 
 Places = tuple[slice, slice]

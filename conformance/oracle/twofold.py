@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from conformance.oracle.near import DEEPEST, SLACK, TINY, VANISHED, U, far, lost, raised
-from conformance.vectors.generate.problem import Array, Bools
+from conformance.vectors.generate.normal_form import Array, Bools
 
 UU = 8 * U**2
 HALVINGS = 7

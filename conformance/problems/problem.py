@@ -12,7 +12,7 @@ from conformance.errors import UsageError
 from conformance.names import MHA, REDUCED_POLICIES
 from conformance.reading import TooLargeError, Validator, flaw, read_bytes
 from conformance.resources import schema
-from conformance.running.nearest import nearest
+from conformance.running.suggestions import nearest
 
 FOLDER = Path(__file__).resolve().parent
 MOST_BYTES = 2**16

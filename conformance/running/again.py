@@ -7,8 +7,8 @@ import numpy as np
 
 from conformance.judging.measure import allowed, held_rows
 from conformance.judging.verdict import Row
-from conformance.running.answer import Answer, Question
 from conformance.running.layouts import Layouts
+from conformance.running.messages import Answer, Question
 from conformance.vectors.case import Array
 
 MOST = 6

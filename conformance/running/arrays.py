@@ -15,8 +15,8 @@ import numpy as np
 
 from conformance.dtypes import NUMPY_DTYPES, dtype_name
 from conformance.errors import UsageError
-from conformance.running.nearest import nearest
-from conformance.running.words import first_line, shorten
+from conformance.running.suggestions import nearest
+from conformance.running.text_limits import first_line, shorten
 from conformance.vectors.case import Array
 
 MOST_BYTES = 2**25

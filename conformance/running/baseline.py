@@ -13,7 +13,7 @@ from conformance.judging.verdict import Known, Row
 from conformance.names import DTYPES
 from conformance.reading import TooLargeError, Validator, flaw, read_bytes, utf8
 from conformance.resources import schema
-from conformance.running.nearest import nearest
+from conformance.running.suggestions import nearest
 
 BASELINE_VERSION = 1
 MOST_BYTES = 2**21

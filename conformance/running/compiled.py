@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from conformance.running.memory import resident
+from conformance.running.memory_limit import resident
 
 MOST = 2**30
 """Bytes of memory from which on they are dropped."""

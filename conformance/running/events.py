@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from conformance.judging.verdict import Row
-from conformance.running.answer import Hello
+from conformance.running.messages import Hello
 
 
 @dataclass(frozen=True)

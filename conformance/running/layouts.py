@@ -6,7 +6,7 @@ from dataclasses import replace
 from conformance.judging.judge import judge
 from conformance.judging.verdict import Row
 from conformance.names import SDPA
-from conformance.running.answer import Answer, Question
+from conformance.running.messages import Answer, Question
 from conformance.vectors.case import Array, Case
 
 TRIED = 3

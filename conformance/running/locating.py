@@ -12,8 +12,8 @@ from typing import Any
 
 from conformance.errors import UsageError
 from conformance.resources import checkout_project, current_folder
-from conformance.running.nearest import nearest
-from conformance.running.words import first_line
+from conformance.running.suggestions import nearest
+from conformance.running.text_limits import first_line
 
 GROUP = "mha_conformance.implementations"
 PACKAGES = {

@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from conformance.judging.verdict import Row
-from conformance.running.answer import Question
-from conformance.running.isolated import Isolated
+from conformance.running.messages import Question
+from conformance.running.subprocess_target import Isolated
 
 Answered = Callable[[Question, Isolated], Row]
 

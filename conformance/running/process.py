@@ -20,10 +20,10 @@ from typing import IO
 
 from conformance.errors import UsageError
 from conformance.resources import current_folder
-from conformance.running.memory import allowance, resident
-from conformance.running.orphan import MARK, end, launched, processes
+from conformance.running.memory_limit import allowance, resident
+from conformance.running.parent_watch import MARK, end, launched, processes
 from conformance.running.protocol import ProtocolError
-from conformance.running.words import shorten
+from conformance.running.text_limits import shorten
 
 TAIL_BYTES = 8192
 """How much of a process's stderr is kept for the message when it dies."""

@@ -16,10 +16,10 @@ from conformance.errors import UsageError
 from conformance.names import DTYPES, FEATURES, OPERATIONS, POLICIES
 from conformance.reading import Validator, flaw, strict_json, utf8
 from conformance.resources import schema
-from conformance.running.answer import MOST_ENTRIES, TOP_LEFT, Answer, Hello, Question
-from conformance.running.base import BINARY, NATURAL
-from conformance.running.nearest import known
-from conformance.running.words import first_line, shorten
+from conformance.running.log_base import BINARY, NATURAL
+from conformance.running.messages import MOST_ENTRIES, TOP_LEFT, Answer, Hello, Question
+from conformance.running.suggestions import known
+from conformance.running.text_limits import first_line, shorten
 from conformance.vectors.case import Array
 
 VERSION = 1

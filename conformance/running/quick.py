@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import islice, zip_longest
 
-from conformance.running.answer import Hello
+from conformance.running.messages import Hello
 from conformance.vectors.case import Case
 
 QUICK = "quick"

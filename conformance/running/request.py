@@ -8,11 +8,11 @@ from typing import Any
 from conformance.errors import UsageError
 from conformance.names import POLICIES
 from conformance.running.baseline import Baseline
-from conformance.running.nearest import known
 from conformance.running.process import split_command
 from conformance.running.quick import QUICK
 from conformance.running.select import Selection, by_profile, parse_shard
-from conformance.running.words import shorten
+from conformance.running.suggestions import known
+from conformance.running.text_limits import shorten
 
 TIMEOUT = 60.0
 """Seconds a case may take."""

@@ -10,23 +10,23 @@ from typing import Protocol
 from conformance.judging.judge import judge
 from conformance.judging.verdict import Row, Verdict
 from conformance.running.again import Again
-from conformance.running.answer import Answer, AnswerKind, Hello, Question
+from conformance.running.aliasing import Previous
 from conformance.running.arrays import AGAIN
-from conformance.running.base import answered as in_natural
-from conformance.running.base import asked as in_base
-from conformance.running.call import call
 from conformance.running.changes import alike, changed
 from conformance.running.events import Event, GaveUp, Noticed, Started
 from conformance.running.hangs import Hangs
-from conformance.running.isolated import Isolated
-from conformance.running.kept import keep
+from conformance.running.invoke import call
 from conformance.running.layouts import Layouts
+from conformance.running.log_base import answered as in_natural
+from conformance.running.log_base import asked as in_base
+from conformance.running.messages import Answer, AnswerKind, Hello, Question
 from conformance.running.pool import Pool
-from conformance.running.previous import Previous
 from conformance.running.process import worker_command
 from conformance.running.protocol import WRITE_ONE
 from conformance.running.request import Request
 from conformance.running.select import DECLARED, select
+from conformance.running.stored_output import keep
+from conformance.running.subprocess_target import Isolated
 from conformance.running.target import Target, adopt, load
 from conformance.running.variants import unlike, variant, with_variants
 from conformance.vectors.case import Case

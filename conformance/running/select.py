@@ -9,10 +9,10 @@ import numpy as np
 
 from conformance.errors import UsageError
 from conformance.names import DTYPES, FEATURES, LATENT, OPERATIONS, PACKED, PAGED, PROFILES
-from conformance.running.answer import TOP_LEFT, Hello, Question
 from conformance.running.expression import parse
-from conformance.running.nearest import known
+from conformance.running.messages import TOP_LEFT, Hello, Question
 from conformance.running.quick import QUICK, quick
+from conformance.running.suggestions import known
 from conformance.vectors.case import Case
 
 

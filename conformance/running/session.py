@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from conformance.judging.verdict import Row
 from conformance.running.again import Again
-from conformance.running.answer import Answer, Question
 from conformance.running.hangs import Hangs
+from conformance.running.messages import Answer, Question
 from conformance.running.request import Request
 from conformance.running.runner import answered, row_of, start
 from conformance.running.select import select

@@ -17,13 +17,13 @@ from conformance.names import (
     POLICIES,
     SDPA,
 )
-from conformance.running.answer import ALIGNMENTS, TOP_LEFT, Hello
 from conformance.running.arrays import giver, take
-from conformance.running.claims import DECLARE, Call, check_taken, inspect_call, lacking
+from conformance.running.declarations import LAYOUTS, OwnWords, environment, names_of
 from conformance.running.locating import locate
-from conformance.running.own_words import LAYOUTS, OwnWords, environment, names_of
+from conformance.running.messages import ALIGNMENTS, TOP_LEFT, Hello
 from conformance.running.protocol import in_order
-from conformance.running.words import first_line
+from conformance.running.signature import DECLARE, Call, check_taken, inspect_call, lacking
+from conformance.running.text_limits import first_line
 from conformance.vectors.case import Array
 
 LIKELY = ("attention", "sdpa", "mha", "attend", "attn", "forward")

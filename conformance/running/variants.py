@@ -15,8 +15,8 @@ import numpy as np
 
 from conformance.judging.verdict import Row
 from conformance.names import APPEND, LATENT, MERGE, MHA, MHA_VJP, PACKED, PAGED, SDPA, SDPA_VJP, SERVING
-from conformance.running.answer import Question
 from conformance.running.arrays import SHARED as SHARED_ARRAY
+from conformance.running.messages import Question
 from conformance.vectors.case import Array, Bound, Case, Golden, query_axis
 
 SHARE, LEAST = 0.05, 8

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from conformance.errors import UsageError
-from conformance.running.answer import Answer, Hello
-from conformance.running.call import call
+from conformance.running.aliasing import Previous
 from conformance.running.closed import Closed, open_to
 from conformance.running.compiled import Compiled
+from conformance.running.invoke import call
 from conformance.running.locating import implementations, reachable
-from conformance.running.orphan import end_with_parent
-from conformance.running.previous import Previous
+from conformance.running.messages import Answer, Hello
+from conformance.running.parent_watch import end_with_parent
 from conformance.running.protocol import (
     VERSION,
     Message,
@@ -34,7 +34,7 @@ from conformance.running.protocol import (
     loads,
 )
 from conformance.running.target import Target, load
-from conformance.running.words import first_line
+from conformance.running.text_limits import first_line
 
 Other = Callable[[Target, Message], Message]
 """Answers a message of another kind, which this protocol does not know."""

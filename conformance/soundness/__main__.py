@@ -11,9 +11,9 @@ import click
 
 from conformance.errors import UsageError
 from conformance.running.locating import implementations
-from conformance.running.nearest import known
-from conformance.soundness.spread import SLOW, trial
-from conformance.soundness.tell import lines, record
+from conformance.running.suggestions import known
+from conformance.soundness.parallel import SLOW, trial
+from conformance.soundness.report import lines, record
 from conformance.soundness.unobservable import lines as rows
 from conformance.soundness.unobservable import unobservable
 

@@ -59,9 +59,9 @@ class Rows:
 
     def lse(self, top: Array, total: Array) -> Array:
         """The log of the denominator; -inf for a row without a term. [..., H, q_len]."""
-        return np.where(self.counted, top + self.round.function("log", total), self.round.wide(-np.inf))[
-            ..., 0
-        ]
+        total = np.where(total == 0, self.round.wide(np.nan), total)  # visible logits are all -inf (MASK-15)
+        found = np.where(self.counted, top + self.round.function("log", total), self.round.wide(-np.inf))
+        return found[..., 0]
 
     def averaged(self, weights: Array) -> Array:
         """The values by weights that are rounded once."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from conformance.defects.call import Call
-from conformance.soundness.elementary import Off, elementary
+from conformance.soundness.perturbed_functions import Off, elementary
 from conformance.soundness.sums import PRODUCTS, Product, fewer_bits
 from conformance.vectors.case import Array
 

@@ -45,12 +45,12 @@ def fused(a: Array, b: Array) -> Array:
 
 
 def compensated(a: Array, b: Array) -> Array:
-    """Kahan's sum."""
+    """Kahan's sum; of an infinite sum nothing is lost."""
 
     def step(t: Array, r: Array, x: Array, y: Array) -> tuple[Array, Array]:
         term = x * y - r
         total = t + term
-        return total, (total - t) - term
+        return total, np.where(np.isinf(total), 0, (total - t) - term).astype(total.dtype)
 
     return _running(a, b, range(a.shape[-1]), step)
 

@@ -15,7 +15,7 @@ from conformance.defects.bank.kernels import OTHERS
 from conformance.defects.defect import Defect
 from conformance.judging.judge import judge
 from conformance.names import DTYPES, OPERATION_FEATURES
-from conformance.running.call import call
+from conformance.running.invoke import call
 from conformance.running.target import Target, adopt
 from conformance.vectors.case import Case
 
@@ -107,8 +107,8 @@ def lines(found: list[Unseen], seed: int, seconds: float) -> Iterator[str]:
 
 
 def _answers(request: tuple[int, int, bool]) -> list[Answer]:
-    from conformance.soundness.fresh import draft
-    from conformance.vectors.generate.balls import NeverDecidedError
+    from conformance.soundness.random_cases import draft
+    from conformance.vectors.generate.ball_rounding import NeverDecidedError
     from conformance.vectors.generate.build import build
 
     seed, number, backward = request

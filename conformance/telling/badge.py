@@ -13,7 +13,7 @@ from conformance.names import MHA, PROFILES, SDPA
 from conformance.running.quick import QUICK
 from conformance.running.select import DECLARED, in_profile
 from conformance.telling.report import Report
-from conformance.telling.text import safe, shorten
+from conformance.telling.terminal import safe, shorten
 
 COLOURS = {"conformant": "brightgreen", "incomplete": "yellow", "non-conformant": "red"}
 KNOWN = "yellowgreen"

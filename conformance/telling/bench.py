@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape
 
 from rich.table import Table
 
-from conformance.telling.text import plain
+from conformance.telling.terminal import plain
 
 FEWEST_ROUNDS = 15
 """Rounds below which quartiles say little."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from conformance.judging.verdict import Row
-from conformance.telling.record import place
+from conformance.telling.recorder import place
 from conformance.telling.report import Report
 
 

@@ -12,7 +12,7 @@ from conformance.diagnosis.saying import kind
 from conformance.diagnosis.split import Split
 from conformance.judging.verdict import Diagnosis, Row
 from conformance.telling.requirements import named_all
-from conformance.telling.text import counted
+from conformance.telling.terminal import counted
 
 SAID = 3
 """Messages of the failures that are repeated."""

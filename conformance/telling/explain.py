@@ -6,12 +6,12 @@ from typing import Any
 from conformance.defects.record import THEN, read_record
 from conformance.errors import UsageError
 from conformance.names import FEATURES
-from conformance.running.nearest import known, nearest
+from conformance.running.suggestions import known, nearest
 from conformance.telling.decisions import read_decisions
-from conformance.telling.listing import read_defects
+from conformance.telling.inventory import read_defects
 from conformance.telling.markdown import unlinked
 from conformance.telling.requirements import Requirement, read_requirements
-from conformance.telling.text import counted, shorten
+from conformance.telling.terminal import counted, shorten
 from conformance.vectors import load
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from conformance.diagnosis.facts import conditions
 from conformance.diagnosis.failing import Asked
 from conformance.judging.verdict import Row
-from conformance.telling.text import counted
+from conformance.telling.terminal import counted
 from conformance.vectors.case import Case
 
 MANY = 20
@@ -37,7 +37,7 @@ def outlier_lines(rows: Iterable[Row], cases: Iterable[Case]) -> list[str]:
 
 def _common(rows: Sequence[Row], asked: Sequence[Asked], out: np.ndarray) -> str:
     """The narrowest condition that holds for all of them, or some of their names."""
-    holding = [(int(holds.sum()), words) for words, holds in conditions(asked, out) if holds[out].all()]
+    holding = [(int(holds.sum()), words) for words, holds, _ in conditions(asked, out) if holds[out].all()]
     rare = [each for each in holding if each[0] <= len(rows) / 2]
     if rare and out.sum() > 1:
         number, words = min(rare, key=lambda each: each[0])

@@ -9,7 +9,7 @@ from conformance.judging.verdict import Row
 from conformance.telling.report import Report
 from conformance.telling.requirements import named_all
 from conformance.telling.table import chapters
-from conformance.telling.text import safe
+from conformance.telling.terminal import safe
 
 NO_CHARACTER = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 cannot hold, not even escaped."""

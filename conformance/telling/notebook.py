@@ -2,9 +2,9 @@
 
 from html import escape
 
-from conformance.telling.listing import read_defects
+from conformance.telling.inventory import read_defects
 from conformance.telling.report import Report
-from conformance.telling.text import counted, safe, shorten
+from conformance.telling.terminal import counted, safe, shorten
 
 ROWS, CAUSES, CHARACTERS = 8, 3, 200
 COLOURS = {"conformant": "#1a7f45", "non-conformant": "#b3261e", "incomplete": "#8a6100"}

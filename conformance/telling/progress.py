@@ -12,12 +12,12 @@ from rich.text import Text
 
 from conformance.diagnosis.saying import kind
 from conformance.judging.verdict import Row
-from conformance.running.answer import Hello, Question
 from conformance.running.events import Event, GaveUp, Noticed, Started
-from conformance.running.isolated import START_SECONDS
+from conformance.running.messages import Hello, Question
+from conformance.running.subprocess_target import START_SECONDS
 from conformance.telling.requirements import named
 from conformance.telling.summary import by_default
-from conformance.telling.text import MESSAGE, STYLES, counted, plain, safe, shorten
+from conformance.telling.terminal import MESSAGE, STYLES, counted, plain, safe, shorten
 
 SLOW_START = 8.0
 """Seconds after which a target that has not started is said to be waited for."""

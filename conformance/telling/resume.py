@@ -7,7 +7,7 @@ from conformance.errors import UsageError
 from conformance.running.events import Started
 from conformance.running.request import Request
 from conformance.telling.report import Report
-from conformance.telling.text import shorten
+from conformance.telling.terminal import shorten
 from conformance.vectors.load import Vectors
 from conformance.version import SUITE_VERSION
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 
 from conformance.judging.verdict import VERDICTS, Row
 from conformance.names import FEATURES, MHA, PROFILES, SDPA
-from conformance.running.answer import Hello
+from conformance.running.messages import Hello
 from conformance.running.select import DECLARED, in_profile
 from conformance.telling.report import FeatureResult, Status
 from conformance.telling.requirements import id_order
-from conformance.telling.text import counted
+from conformance.telling.terminal import counted
 
 FEW = 3
 """Rows of a feature below which their failing says nothing of it."""

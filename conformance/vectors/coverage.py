@@ -19,7 +19,7 @@ from conformance.names import (
 )
 from conformance.vectors import meeting
 from conformance.vectors.case import Case
-from conformance.vectors.coverage_of import View
+from conformance.vectors.case_view import View
 
 Test = Callable[[View], Any]
 

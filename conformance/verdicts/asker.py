@@ -15,7 +15,7 @@ import numpy as np
 from conformance.problems.problem import Problem
 from conformance.running.process import DiedError, Process, TimedOutError
 from conformance.running.protocol import ProtocolError, decode_array, encode, encode_array, loads
-from conformance.running.words import shorten
+from conformance.running.text_limits import shorten
 from conformance.vectors.case import Array
 from conformance.verdicts.forms import Given
 

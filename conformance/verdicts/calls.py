@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.exploring.arrays import arrays, options
 from conformance.exploring.counter import Dice
-from conformance.exploring.draw import FAR
+from conformance.exploring.drawn_numbers import FAR
 from conformance.exploring.recipe import Recipe
 from conformance.exploring.trial import rows_of
 from conformance.names import MHA, SDPA, SDPA_VJP
@@ -23,7 +23,7 @@ WORK = 2**22
 """Products of two numbers that a small call takes at most, where the problem admits so small a one."""
 NUMBERS = 2**18
 """Numbers in the keys and values of a small call: entries and heads are few where they are wide."""
-ELEMENTS = 2**22
+ELEMENTS = 2**21
 """Numbers in the operands of the problem's own size; batch and heads are cut to it."""
 KEYS = 2**15
 REDRAWN = 8

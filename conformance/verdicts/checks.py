@@ -116,14 +116,19 @@ GRADIENTS = (
 # The same shapes with other data: what is remembered shows
 
 
+def _small(hearing: Hearing, change: str) -> Call:
+    """A small call that is asked before and after a change; checks of the same change share what is certified."""
+    return hearing.draw.call(f"changed-{change}", size="small")
+
+
 def _again(hearing: Hearing) -> Found:
-    call = hearing.draw.call("again", size="small")
+    call = _small(hearing, "number key")
     return hearing.wrong(call) or hearing.wrong(call)
 
 
 def _changed(change: str, **beside: bool) -> Callable[[Hearing], Found]:
     def look(hearing: Hearing) -> Found:
-        call = hearing.draw.call(f"changed-{change}", size="small")
+        call = _small(hearing, change)
         hearing.ask(call)
         hearing.ask(call)
         # there and back, so that a program which skips every second call is met on either foot
@@ -145,7 +150,7 @@ SAID = {
 
 
 def _in_place(hearing: Hearing) -> Found:
-    call = hearing.draw.call("in-place", size="small")
+    call = _small(hearing, "number value")
     hearing.ask(call)
     found = hearing.wrong(replace(call, change="number value"), in_place=True)
     return found and replace(

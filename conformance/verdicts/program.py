@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conformance.running.words import first_line, shorten
+from conformance.running.text_limits import first_line, shorten
 from conformance.vectors.case import Array
 from conformance.verdicts.hands import hands
 from conformance.verdicts.watch import Watch, libraries, profiled

@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from conformance.running.orphan import end_with_parent
+from conformance.running.parent_watch import end_with_parent
 from conformance.running.protocol import decode_array, encode, encode_array, loads
-from conformance.running.words import first_line, shorten
+from conformance.running.text_limits import first_line, shorten
 from conformance.verdicts.hands import hands
 from conformance.verdicts.program import Program, Question, UnusableError
 

@@ -4,17 +4,20 @@ import io
 import re
 from contextlib import redirect_stderr
 from functools import cache
+from pathlib import Path
 
 import pytest
 
-from conformance.defects.bank import BANK, DEFECTS
+from conformance.defects import bank
+from conformance.defects.bank import BANK, DEFECTS, KINDS
 from conformance.defects.checks import CHECKS
 from conformance.defects.defect import Defect
+from conformance.defects.implementation import Implementation
 from conformance.defects.kill import kill
-from conformance.defects.reference import REFERENCE, Implementation
+from conformance.defects.reference import REFERENCE
 from conformance.judging.verdict import FAILURES
 from conformance.names import DTYPES, FEATURES
-from conformance.running.answer import Question
+from conformance.running.messages import Question
 from conformance.running.runner import InProcess, answered
 from conformance.running.target import adopt
 from conformance.telling.requirements import read_requirements
@@ -65,6 +68,12 @@ def test_reference_passes_every_case(dtype: str) -> None:
 def test_ids_are_unique_kebab_case() -> None:
     assert len(BY_ID) == len(DEFECTS) >= 300
     assert [d.id for d in DEFECTS if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", d.id)] == []
+
+
+def test_no_kind_is_forgotten() -> None:
+    files = {path.stem for path in Path(bank.__file__).parent.glob("*.py")}
+    assert files - {"__init__", "mutators"} == set(KINDS)
+    assert len(KINDS) == len(BANK)
 
 
 @pytest.mark.parametrize("kind", BANK)

@@ -5,11 +5,11 @@ import pytest
 from conformance.defects.bank import BANK
 from conformance.defects.kill import ENOUGH, shown
 from conformance.defects.record import read_record
-from conformance.vectors.generate.cases import kernel_beside
+from conformance.vectors.generate.cases import kernel_interactions
 from conformance.vectors.load import load_vectors
 
 DEFECTS = {defect.id: defect for kind in ("kernel_paths", "kernel_layers") for defect in BANK[kind]}
-CASES = [draft.id for draft in kernel_beside.drafts()]
+CASES = [draft.id for draft in kernel_interactions.drafts()]
 
 
 def of_few() -> dict[str, set[str]]:

@@ -29,7 +29,7 @@ from conformance.defects.record import (
 from conformance.errors import UsageError
 from conformance.names import DTYPES
 from conformance.resources import PACKAGE
-from conformance.running.answer import Question
+from conformance.running.messages import Question
 from conformance.running.runner import InProcess
 from conformance.running.target import adopt
 from conformance.vectors.case import Case

@@ -11,7 +11,8 @@ from wrong import FILES, Slip, read_slips, rows_of
 
 from conformance.defects.bank import BANK, DEFECTS
 from conformance.defects.defect import Defect
-from conformance.defects.reference import REFERENCE, Implementation
+from conformance.defects.implementation import Implementation
+from conformance.defects.reference import REFERENCE
 from conformance.diagnosis.failing import evidence
 from conformance.diagnosis.model import Model, collide, together
 from conformance.diagnosis.search import diagnose

@@ -12,7 +12,8 @@ from wrong import rows_of
 
 from conformance.defects.bank import DEFECTS
 from conformance.defects.call import Call
-from conformance.defects.reference import REFERENCE, Implementation
+from conformance.defects.implementation import Implementation
+from conformance.defects.reference import REFERENCE
 from conformance.diagnosis.library import libraries
 from conformance.diagnosis.search import diagnose
 from conformance.judging.verdict import Row

@@ -10,7 +10,7 @@ from outside import faults, program, source, verdicts_read
 
 from conformance.judging.verdict import FAILURES, Row
 from conformance.names import DENSE
-from conformance.running.answer import Question
+from conformance.running.messages import Question
 from conformance.running.runner import InProcess, answered
 from conformance.running.target import adopt
 from conformance.vectors.case import Case

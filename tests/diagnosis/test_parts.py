@@ -10,7 +10,8 @@ from wrong import Slip, read_slips, rows_of
 
 from conformance.defects.bank import DEFECTS
 from conformance.defects.call import Call
-from conformance.defects.reference import REFERENCE, Implementation
+from conformance.defects.implementation import Implementation
+from conformance.defects.reference import REFERENCE
 from conformance.diagnosis.agree import Wrong
 from conformance.diagnosis.failing import Failure
 from conformance.diagnosis.finding import Finding

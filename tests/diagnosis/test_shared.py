@@ -5,11 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance.defects.reference import REFERENCE, Implementation
+from conformance.defects.implementation import Implementation
+from conformance.defects.reference import REFERENCE
 from conformance.diagnosis.model import Model
 from conformance.diagnosis.search import models
 from conformance.diagnosis.shared import Shared, shared
-from conformance.running.answer import Question
+from conformance.running.messages import Question
 from conformance.running.runner import InProcess
 from conformance.running.target import adopt
 from conformance.vectors.load import load_vectors

@@ -62,6 +62,8 @@ class Flash:
                 for keys in self._splits(key.shape[-2])
             ]  # fmt: skip
             output[..., rows, :], lse[..., rows] = self._merged(found, sinks, query.dtype, wide)
+        lost = seen.any(axis=-1) & np.isneginf(lse)  # visible logits that are all -inf (MASK-15)
+        output[lost], lse[lost] = np.nan, np.nan
         return {"output": output, **({"lse": lse} if return_lse else {})}
 
     def _splits(self, kv_len: int) -> list[range]:

@@ -29,7 +29,7 @@ from conformance.exploring.valid import valid
 from conformance.names import APPEND, FEATURES, LATENT, MERGE, PACKED, PAGED
 from tests.exploring.measure import Outcome, asked, first, last_line, size
 
-KINDS = ("packed", "page_tables", "merges")
+KINDS = ("packed", "page_tables", "page_writes", "merges")
 SIZES = (16, 32, 64)
 SKIPPED = ("validation", "strict_masking")
 

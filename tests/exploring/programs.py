@@ -46,12 +46,16 @@ def parts(
     weights = np.exp(logits - np.where(np.isfinite(top), top, 0))
     if hidden == -np.inf:
         weights = np.where(seen, weights, 0)
-    return weights @ np.where(np.isnan(value), 0, value), weights.sum(axis=-1, keepdims=True), top
+    hidden_from_all = ~np.broadcast_to(seen, logits.shape).any(axis=-2)[..., None]
+    value = np.where(hidden_from_all, 0, value)
+    return weights @ value, weights.sum(axis=-1, keepdims=True), top
 
 
 def attend(query: Any, key: Any, value: Any, seen: Any, **more: Any) -> Any:
     total, weight, _ = parts(query, key, value, seen, **more)
-    return (total / np.where(weight == 0, 1, weight)).astype(query.dtype)
+    if more.get("bias") is not None:
+        seen = seen & ~np.isneginf(more["bias"])
+    return (total / np.where(seen.any(axis=-1, keepdims=True), weight, 1)).astype(query.dtype)
 
 
 def right(
@@ -83,7 +87,7 @@ def tiled(
         total, weight, top = total * old + more * now, weight * old + some * now, new
     if key.shape[-2] == 0:
         return np.zeros((*query.shape[:-1], value.shape[-1]), query.dtype)
-    return (total / np.where(weight == 0, 1, weight)).astype(query.dtype)
+    return (total / np.where(seen.any(axis=-1, keepdims=True), weight, 1)).astype(query.dtype)
 
 
 # The six reports

@@ -92,9 +92,8 @@ def capped(query: Any, key: Any, value: Any, softcap: Any, kv_lengths: Any = Non
     top = logits.max(axis=-1, keepdims=True, initial=-np.inf)
     weights = np.where(seen, np.exp(logits - np.where(np.isfinite(top), top, 0)), 0)
     total = weights.sum(axis=-1, keepdims=True)
-    return (weights @ np.where(np.isnan(value), 0, value) / np.where(total == 0, 1, total)).astype(
-        query.dtype
-    )
+    value = np.where(seen.any(axis=-2)[..., None], value, 0)
+    return (weights @ value / np.where(seen.any(axis=-1, keepdims=True), total, 1)).astype(query.dtype)
 
 
 @fault("q_len 1")
@@ -195,10 +194,11 @@ def cast_to_bfloat16(query: Any, key: Any, value: Any) -> Any:
 
 @fault("logits far")
 def logits_clamped(query: Any, key: Any, value: Any) -> Any:
-    """Logits are at most 65,504."""
+    """Logits are at most 65,504, unless they are infinite."""
     each = query.shape[-3] // key.shape[-3]
     keys, values = (np.repeat(x, each, axis=-3) for x in (key, value))
-    logits = np.clip(query @ np.swapaxes(keys, -1, -2) * np.float32(query.shape[-1] ** -0.5), -65504, 65504)
+    logits = query @ np.swapaxes(keys, -1, -2) * np.float32(query.shape[-1] ** -0.5)
+    logits = np.where(np.isinf(logits), logits, np.clip(logits, -65504, 65504))
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return weights @ values / weights.sum(axis=-1, keepdims=True)
 

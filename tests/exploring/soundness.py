@@ -20,16 +20,17 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import UsageError
-from conformance.exploring.draw import Claims, draw
+from conformance.exploring.claims import Claims
+from conformance.exploring.draw import draw
 from conformance.exploring.entries import judged_entries
 from conformance.exploring.needs import needs
 from conformance.exploring.recipe import Recipe, token
 from conformance.exploring.trial import certify_recipe
 from conformance.names import DENSE, DTYPES, FEATURES, REDUCED_POLICIES, SERVING
 from conformance.oracle import Certified, WrongOracleError
-from conformance.running.call import call
+from conformance.running.invoke import call
 from conformance.running.target import Target, adopt, load
-from conformance.soundness.styles import BACKWARD_STYLES, STYLES, implementation
+from conformance.soundness.implementations import BACKWARD_STYLES, STYLES, implementation
 from tests.exploring.flash import FLASHES
 
 FRAMEWORKS = {
@@ -38,7 +39,8 @@ FRAMEWORKS = {
 }  # fmt: skip
 """Each with how many drawn calls one is asked of: what compiles every shape anew takes seconds."""
 WRONG: dict[str, Callable[[Recipe], bool]] = {
-    "torch-sdpa-flash": lambda r: r.causal and r.scale is not None and r.scale <= 0,
+    "torch-sdpa-flash": lambda r: bool(r.broken) or (r.causal and r.scale is not None and r.scale <= 0),
+    "torch-sdpa-math": lambda r: bool(r.broken),
 }
 """Calls on which a framework is wrong by a snippet without the suite: spec/found.md."""
 STYLE_WORK = 2**20
@@ -104,7 +106,8 @@ class Programs:
     def of(self, recipe: Recipe, number: int) -> Iterator[tuple[Target, str]]:
         """Those that are asked a call, with the policy each is held to."""
         styles = self._backward if recipe.gradients else self._forward
-        if not recipe.poison and recipe.work <= STYLE_WORK and recipe.entries < 1000:
+        hidden = bool(recipe.poison) or "strict_masking" in needs(recipe)
+        if not hidden and recipe.work <= STYLE_WORK and recipe.entries < 1000:
             for target, policy in styles:
                 if policy not in REDUCED_POLICIES or recipe.dtype == "float32":
                     yield target, policy

@@ -12,7 +12,7 @@ from conformance.diagnosis.finding import Diagnosed
 from conformance.exploring.experiment import Experiment, Needs, experiments, worth_asking
 from conformance.exploring.vary import axes, changes, cut, extent, otherwise, varied
 from conformance.judging.verdict import Row
-from conformance.running.answer import Question
+from conformance.running.messages import Question
 from conformance.running.runner import InProcess, answered
 from conformance.running.target import adopt
 from conformance.vectors.case import Case

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from conformance.errors import UsageError
-from conformance.telling.held import beside
+from conformance.telling.file_lock import beside
 from conformance.telling.report import Report, read_report
 
 ROOT = Path(__file__).parents[2]

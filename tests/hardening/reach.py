@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-STARTS = "conformance.running.isolated.xǁIsolatedǁstart"
-IN_THE_WORKER = "conformance.running.orphan.x_end_with_parent"
+STARTS = "conformance.running.subprocess_target.xǁIsolatedǁstart"
+IN_THE_WORKER = "conformance.running.parent_watch.x_end_with_parent"
 SECONDS = 8.0
 """How long the tests that are asked about one function may take together."""
 

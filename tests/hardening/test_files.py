@@ -15,7 +15,7 @@ from damage import EVIL
 
 import conformance
 from conformance.errors import UsageError
-from conformance.telling.outfile import OutFile
+from conformance.telling.atomic_file import OutFile
 from conformance.telling.report import read_report
 from conformance.vectors import load
 
@@ -72,7 +72,7 @@ def test_text_that_no_file_can_hold_is_escaped(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from conformance.telling.outfile import OutFile
+from conformance.telling.atomic_file import OutFile
 file = OutFile(Path(sys.argv[1]), "report")
 print("ready", flush=True)
 for n in range(10**9):

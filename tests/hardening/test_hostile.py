@@ -18,19 +18,19 @@ from rich.console import Console
 
 from conformance.judging.verdict import Diagnosis, Got, Known, Row, Worst
 from conformance.names import SDPA
-from conformance.telling import record
-from conformance.telling.assertion import assertion
+from conformance.telling import recorder
 from conformance.telling.badge import badge
+from conformance.telling.baseline_writer import baseline_text
 from conformance.telling.compare import compare
+from conformance.telling.failure_message import assertion
 from conformance.telling.github import comparison_markdown, run_markdown
-from conformance.telling.join import join
 from conformance.telling.junit import junit
-from conformance.telling.known import baseline_text
+from conformance.telling.merge_shards import join
 from conformance.telling.page import render
 from conformance.telling.progress import row_text
 from conformance.telling.report import BaselineResult, FeatureResult, Report, TargetInfo, read_report
 from conformance.telling.table import blame_table, comparison_lines, matrix_lines, matrix_table, run_table
-from conformance.telling.text import inert, plain, safe
+from conformance.telling.terminal import inert, plain, safe
 from conformance.vectors import load
 
 COMMANDS = re.compile(r"^\s*::|##\w*\[", re.MULTILINE)
@@ -134,7 +134,7 @@ def test_any_report_is_told_as_text(report: Report, make_case: Any, capsys: Any)
     assert not odd(json.loads(badge(report))["message"])
     known = tomllib.loads(baseline_text(report))["known"]
     assert len(known) <= sum(row.failed for row in report.results)
-    assert Report.from_json(json.loads(record.text(report))).to_json() == report.to_json()
+    assert Report.from_json(json.loads(recorder.text(report))).to_json() == report.to_json()
     if DEEP > 1:  # seconds each; tests/telling/page looks at some always
         page = render([report, report])
         assert not odd(page)

@@ -16,7 +16,7 @@ from conformance.errors import UsageError
 from conformance.judging.judge import judge
 from conformance.names import DTYPES, FEATURES, OPERATIONS, POLICIES
 from conformance.running import protocol
-from conformance.running.answer import MOST_ENTRIES, Answer, Hello, Question
+from conformance.running.messages import MOST_ENTRIES, Answer, Hello, Question
 from conformance.running.protocol import (
     ProtocolError,
     answer_message,

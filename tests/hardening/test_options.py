@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from conformance.judging.judge import judge
 from conformance.names import OPTIONS
-from conformance.running.call import call
+from conformance.running.invoke import call
 from conformance.running.target import Target, load
 from conformance.vectors.case import Case
-from conformance.vectors.generate.balls import NeverDecidedError
+from conformance.vectors.generate.ball_rounding import NeverDecidedError
 from conformance.vectors.generate.build import build
 from conformance.vectors.generate.draft import Draft, attend, gradient, project
-from conformance.vectors.generate.draws import Draws
+from conformance.vectors.generate.random_inputs import Draws
 from conformance.vectors.verify.agreement import compared
 
 FREE = ("q_offset",)  # which others need, and which may stand alone

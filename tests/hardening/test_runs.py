@@ -17,8 +17,8 @@ import pytest
 
 import conformance
 from conformance.errors import UsageError
-from conformance.telling.held import Held, beside
-from conformance.telling.outfile import OutFile
+from conformance.telling.atomic_file import OutFile
+from conformance.telling.file_lock import Held, beside
 from conformance.vectors import load
 
 ROOT = Path(conformance.__file__).parents[1]
@@ -71,8 +71,8 @@ def target(tmp_path: Path) -> Path:
 HOLDING = """
 import sys
 from pathlib import Path
-from conformance.telling.held import Held
-from conformance.telling.outfile import OutFile
+from conformance.telling.file_lock import Held
+from conformance.telling.atomic_file import OutFile
 held = Held([OutFile(Path(sys.argv[1]), "report")])
 print("held", flush=True)
 sys.stdin.read()

@@ -3,7 +3,7 @@
 import numpy as np
 
 from conformance.dtypes import cast
-from conformance.vectors.generate.draws import Draws
+from conformance.vectors.generate.random_inputs import Draws
 
 
 def operands(

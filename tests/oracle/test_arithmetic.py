@@ -6,7 +6,7 @@ import pytest
 
 from conformance.oracle.near import Near
 from conformance.oracle.twofold import Twofold
-from conformance.vectors.generate.draws import Draws
+from conformance.vectors.generate.random_inputs import Draws
 
 BITS = {Near: 45, Twofold: 64}
 """Significant bits that each kind has after one function, at least."""

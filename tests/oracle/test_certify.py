@@ -9,7 +9,7 @@ from conformance.names import SDPA, SDPA_VJP
 from conformance.oracle import WrongOracleError, certify
 from conformance.oracle.exact import closely
 from conformance.oracle.tiers import First
-from conformance.vectors.generate.balls import UndecidedError
+from conformance.vectors.generate.ball_rounding import UndecidedError
 
 
 class Wrong(First):
@@ -98,7 +98,7 @@ def test_long_rows_are_looked_at_in_parts(monkeypatch):
     inputs = operands("certify/parts", q_len=9, kv_len=33, batch=(3,), groups=1)
     options = {"is_causal": True, "q_offset": 24, "return_lse": True, "return_weights": True}
     whole = certify(SDPA, inputs, options, "float32")
-    monkeypatch.setattr("conformance.vectors.generate.problem.AT_ONCE", 3 * 33 * 2)
+    monkeypatch.setattr("conformance.vectors.generate.normal_form.AT_ONCE", 3 * 33 * 2)
     parted = certify(SDPA, inputs, options, "float32")
     for name, golden in whole.case.expected.items():
         other = parted.case.expected[name]

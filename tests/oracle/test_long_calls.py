@@ -12,8 +12,8 @@ from conformance.oracle.exact import elements, every_gradient, gradient_elements
 from conformance.oracle.near import Near
 from conformance.oracle.second import MOST_PAIRS
 from conformance.oracle.tiers import First
-from conformance.vectors.generate.exact import Exact
-from conformance.vectors.generate.problem import pose
+from conformance.vectors.generate.dyadic import Exact
+from conformance.vectors.generate.normal_form import pose
 
 LONG = {"heads": 1, "batch": (1,), "d_k": 2}
 RNG = np.random.default_rng(1)
@@ -86,7 +86,7 @@ def test_so_is_one_of_gradients(monkeypatch):
 
 def test_gradients_of_some_elements_beyond_65536_pairs_are_those_of_the_first_tier():
     from conformance.oracle.backward import gradients
-    from conformance.vectors.generate.approximate import approximate
+    from conformance.vectors.generate.float64_model import approximate
 
     inputs = operands("long/keys", q_len=3, kv_len=30_000, grad_output=(1, 1, 3, 2), **LONG)
     problem = pose(SDPA_VJP, {name: x.astype(np.float64) for name, x in inputs.items()}, {}, None)

@@ -5,10 +5,10 @@ import pytest
 from judged_calls import operands
 
 from conformance.names import SDPA_VJP
-from conformance.vectors.generate.approximate import approximate
+from conformance.vectors.generate.float64_model import approximate
 from conformance.vectors.generate.gradients.limits import Sensitivity
+from conformance.vectors.generate.normal_form import pose
 from conformance.vectors.generate.policies import POLICY
-from conformance.vectors.generate.problem import pose
 
 
 @pytest.mark.parametrize(("dtype", "policy"), [("float32", "eager"), ("bfloat16", "fused")])

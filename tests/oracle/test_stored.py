@@ -10,9 +10,9 @@ from conformance.oracle.backward import gradients
 from conformance.oracle.forward import outputs
 from conformance.oracle.near import Near
 from conformance.oracle.twofold import Twofold
-from conformance.vectors.generate.approximate import approximate
 from conformance.vectors.generate.cases import drafts
-from conformance.vectors.generate.problem import pose
+from conformance.vectors.generate.float64_model import approximate
+from conformance.vectors.generate.normal_form import pose
 from conformance.vectors.load import load_vectors
 
 CASES = [case for case in load_vectors().cases if not case.raises and case.operation in DENSE]

@@ -229,7 +229,7 @@ def test_a_run_without_it_loads_nothing_of_the_suite(project: pytest.Pytester) -
             "conformance",
             "conformance.pytest_plugin",
             "conformance.telling",
-            "conformance.telling.closing",
+            "conformance.telling.pytest_summary",
             "conformance.version",
         ]
 

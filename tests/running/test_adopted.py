@@ -54,7 +54,7 @@ def test_features_are_assumed_of_those_that_declare_none() -> None:
 
 
 def test_the_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conformance.running.own_words.BEHIND", ())  # what other tests have loaded
+    monkeypatch.setattr("conformance.running.declarations.BEHIND", ())  # what other tests have loaded
     assert adopt(made(), "x").hello.environment == {"numpy": np.__version__}
     library = ModuleType("small_arrays")
     library.asarray = np.asarray  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ import pytest
 from conformance.dtypes import NUMPY_DTYPES, cast
 from conformance.names import SDPA
 from conformance.running.arrays import UnreadableError, giver, lay_out, take
-from conformance.running.call import call
+from conformance.running.invoke import call
 from conformance.running.target import adopt
 from conformance.vectors.case import Array
 

@@ -9,7 +9,7 @@ from conformance.api.run import run as whole_run
 from conformance.errors import UsageError
 from conformance.names import DEFAULT_FEATURES, MHA, SDPA, SDPA_VJP
 from conformance.running.batch import flattened, restored
-from conformance.running.call import call
+from conformance.running.invoke import call
 from conformance.running.protocol import encode, hello_message, parse_hello
 from conformance.running.request import Request
 from conformance.running.runner import run

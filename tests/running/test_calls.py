@@ -14,10 +14,10 @@ import pytest
 from conformance.errors import UsageError
 from conformance.names import SDPA
 from conformance.running import locating
-from conformance.running.answer import Answer
-from conformance.running.call import call
+from conformance.running.aliasing import Previous
+from conformance.running.invoke import call
 from conformance.running.locating import implementations
-from conformance.running.previous import Previous
+from conformance.running.messages import Answer
 from conformance.running.target import adopt, load
 
 Raised = Callable[[BaseException], None]

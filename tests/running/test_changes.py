@@ -9,7 +9,8 @@ import pytest
 
 from conformance.defects.call import Call
 from conformance.defects.checks import CHECKS
-from conformance.defects.reference import REFERENCE, Implementation
+from conformance.defects.implementation import Implementation
+from conformance.defects.reference import REFERENCE
 from conformance.defects.serving.call import Served
 from conformance.defects.serving.checks import SERVING_CHECKS
 from conformance.names import DENSE, FEATURES, OPERATION_FEATURES, SERVING

@@ -90,7 +90,7 @@ def test_answers_that_are_read_while_a_target_is_loaded_are_noted(tmp_path: Path
         ("backends.numpy_backend:NumpyBackend", None, {"mha_core"}),
         ("mine.py:attention", None, set()),
         ("mine.py:attention", "mha_core", {"mha_core"}),
-        ("conformance.defects.reference:Implementation", None, {"mha_core", "conformance"}),
+        ("conformance.defects.implementation:Implementation", None, {"mha_core", "conformance"}),
     ],
 )
 def test_what_a_target_is_it_may_call(location: str, based_on: str | None, opened: set[str]) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from conformance.judging.verdict import Row
-from conformance.running import isolated, process
-from conformance.running.memory import allowance, resident
+from conformance.running import process, subprocess_target
+from conformance.running.memory_limit import allowance, resident
 from conformance.running.request import Request
 from conformance.running.runner import run
 from conformance.running.select import Selection
@@ -79,7 +79,7 @@ class Sparse(Base):
 
 @pytest.fixture(autouse=True)
 def _no_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolated, "FIRST_CASE_SECONDS", 20.0)
+    monkeypatch.setattr(subprocess_target, "FIRST_CASE_SECONDS", 20.0)
 
 
 @pytest.fixture

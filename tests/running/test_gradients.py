@@ -9,8 +9,8 @@ import pytest
 import mha_core
 from conformance.errors import UsageError
 from conformance.names import MHA_VJP, OPERATIONS, SDPA_VJP
-from conformance.running.answer import Answer
-from conformance.running.call import call
+from conformance.running.invoke import call
+from conformance.running.messages import Answer
 from conformance.running.target import adopt
 
 WEIGHTS = {"w_q": (6, 4, 5), "w_k": (6, 4, 5), "w_v": (6, 4, 7), "w_o": (6, 7, 3)}

@@ -9,7 +9,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from conformance.resources import schema
-from conformance.running import hangs, isolated
+from conformance.running import hangs, subprocess_target
 from conformance.running.baseline import Baseline, Entry
 from conformance.running.events import GaveUp
 from conformance.running.hangs import Hangs
@@ -17,7 +17,7 @@ from conformance.running.request import Request
 from conformance.running.runner import run
 from conformance.running.select import Selection
 from conformance.running.session import Session
-from conformance.telling.join import join
+from conformance.telling.merge_shards import join
 from conformance.telling.report import read_report
 from conformance.vectors import load
 from conformance.vectors.case import Case
@@ -50,7 +50,7 @@ CASES, LATE = 8, {"timeout": 0.3, "fresh": None}
 
 @pytest.fixture
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(isolated, "FIRST_CASE_SECONDS", 0.0)
+    monkeypatch.setattr(subprocess_target, "FIRST_CASE_SECONDS", 0.0)
     monkeypatch.setattr(hangs, "MOST", 2)
     path = tmp_path / "target.py"
     path.write_text(TARGET)

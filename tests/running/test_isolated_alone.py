@@ -7,11 +7,11 @@ import pytest
 
 from conformance.errors import UsageError
 from conformance.names import SDPA
-from conformance.running import isolated
-from conformance.running.answer import Answer, Hello, Question
-from conformance.running.isolated import FIRST_CASE_SECONDS, Isolated
+from conformance.running import subprocess_target
+from conformance.running.messages import Answer, Hello, Question
 from conformance.running.process import DiedError, TimedOutError
 from conformance.running.protocol import ProtocolError, answer_message, encode, hello_message
+from conformance.running.subprocess_target import FIRST_CASE_SECONDS, Isolated
 from conformance.vectors.case import Case
 
 Make = Callable[..., Case]
@@ -53,7 +53,7 @@ class Fake:
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Isolated]:
     def make(*scripts: list[Any]) -> Isolated:
         Fake.scripts, Fake.made = [[HELLO, *script] for script in scripts], []
-        monkeypatch.setattr(isolated, "Process", Fake)
+        monkeypatch.setattr(subprocess_target, "Process", Fake)
         return Isolated(["fake"], "fake", 3.0)
 
     return make
@@ -131,7 +131,7 @@ def test_one_that_says_something_else_at_its_start(scripted: Callable[..., Isola
 
 
 def test_one_that_says_nothing_at_its_start_is_told_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolated, "Process", Fake)
+    monkeypatch.setattr(subprocess_target, "Process", Fake)
     for died, message in (
         (TimedOutError(), "fake did not start within 120 s; do this"),
         (DiedError("the process exited", silent=True), "fake did not start: the process exited; do this"),
@@ -149,7 +149,7 @@ def test_what_the_process_writes_goes_to_whoever_listens(monkeypatch: pytest.Mon
         given.append((command, echo))
         raise UsageError("not today")
 
-    monkeypatch.setattr(isolated, "Process", made)
+    monkeypatch.setattr(subprocess_target, "Process", made)
     with pytest.raises(UsageError, match="not today"):
         Isolated(["fake"], "fake", 3.0, print).start()
     assert given == [(["fake"], print)]

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.defects.reference import REFERENCE, Implementation
+from conformance.defects.implementation import Implementation
+from conformance.defects.reference import REFERENCE
 from conformance.errors import UsageError
 from conformance.names import SDPA, SDPA_VJP
-from conformance.running.answer import Answer, Question
-from conformance.running.base import LN2, answered, asked, natural
+from conformance.running.log_base import LN2, answered, asked, natural
+from conformance.running.messages import Answer, Question
 from conformance.running.protocol import encode, hello_message, parse_hello
 from conformance.running.request import Request
 from conformance.running.runner import run

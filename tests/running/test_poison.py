@@ -1,6 +1,6 @@
 import numpy as np
 
-from conformance.running.call import call
+from conformance.running.invoke import call
 from conformance.running.target import adopt
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
-from conformance.running import isolated, pool, process
+from conformance.running import pool, process, subprocess_target
 from conformance.running.events import Started
 from conformance.running.request import Request
 from conformance.running.runner import run
@@ -77,7 +77,7 @@ except FileExistsError:
 
 @pytest.fixture(autouse=True)
 def _no_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolated, "FIRST_CASE_SECONDS", 10.0)
+    monkeypatch.setattr(subprocess_target, "FIRST_CASE_SECONDS", 10.0)
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_no_more_workers_than_questions(pooled: Path, make_case: Make) -> None:
 def test_one_that_fails_stops_no_other(
     pooled: Path, make_case: Make, monkeypatch: pytest.MonkeyPatch, name: str, verdict: str, message: str
 ) -> None:
-    monkeypatch.setattr(isolated, "FIRST_CASE_SECONDS", 1.0)
+    monkeypatch.setattr(subprocess_target, "FIRST_CASE_SECONDS", 1.0)
     cases = several(make_case)
     cases[3] = make_case("a/03", inputs={n: x[None] for n, x in cases[3].inputs.items()}, expected={})
     found = {row.case: row for row in rows(f"{pooled}:{name}", *cases, timeout=0.5)}
@@ -211,7 +211,7 @@ def test_a_fault_of_the_suite_s_own_is_raised_and_nothing_stays(
 
 
 def test_nothing_is_started_after_the_end(pooled: Path) -> None:
-    worker = isolated.Isolated(process.worker_command(f"{pooled}:Attention", None, None), "x", 1.0)
+    worker = subprocess_target.Isolated(process.worker_command(f"{pooled}:Attention", None, None), "x", 1.0)
     worker.kill()
     with pytest.raises(UsageError, match="x was ended"):
         worker.start()

@@ -8,9 +8,9 @@ import pytest
 
 from conformance.judging.verdict import Row
 from conformance.names import SDPA
-from conformance.running.answer import Question
-from conformance.running.isolated import Isolated
+from conformance.running.messages import Question
 from conformance.running.pool import Pool
+from conformance.running.subprocess_target import Isolated
 from conformance.vectors.case import Case
 
 Make = Callable[..., Case]

@@ -18,8 +18,7 @@ from conformance.dtypes import NUMPY_DTYPES
 from conformance.errors import UsageError
 from conformance.names import DTYPES, FEATURES, OPERANDS, OPERATIONS, OPTIONS, POLICIES, SERVING_OPERANDS
 from conformance.resources import schema, spec_directory
-from conformance.running.answer import Answer, Question
-from conformance.running.claims import GRADIENT
+from conformance.running.messages import Answer, Question
 from conformance.running.protocol import (
     ProtocolError,
     answer_message,
@@ -33,6 +32,7 @@ from conformance.running.protocol import (
     run_message,
     start_message,
 )
+from conformance.running.signature import GRADIENT
 from conformance.running.worker import serve
 from conformance.vectors.case import Case
 

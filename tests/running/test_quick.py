@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from conformance.names import DEFAULT_FEATURES, FEATURES, MHA, OPERATIONS, SDPA
-from conformance.running.answer import Hello
+from conformance.running.messages import Hello
 from conformance.running.quick import MOST, SHAPES, quick
 from conformance.vectors.load import load_vectors
 

@@ -13,13 +13,13 @@ from conformance.judging.judge import judge
 from conformance.judging.verdict import Row
 from conformance.names import MHA, SDPA
 from conformance.running import runner
-from conformance.running.answer import Answer, Question
-from conformance.running.isolated import Isolated
+from conformance.running.messages import Answer, Question
 from conformance.running.process import worker_command
 from conformance.running.protocol import WRITE_ONE
 from conformance.running.request import Request
 from conformance.running.runner import answered_once
 from conformance.running.select import Selection
+from conformance.running.subprocess_target import Isolated
 from conformance.running.target import adopt
 from conformance.vectors.case import Case
 

@@ -9,7 +9,7 @@ import pytest
 
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
-from conformance.running import isolated, process
+from conformance.running import process, subprocess_target
 from conformance.running.events import Started
 from conformance.running.request import Request
 from conformance.running.runner import run
@@ -21,7 +21,7 @@ Make = Callable[..., Case]
 
 @pytest.fixture(autouse=True)
 def _no_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolated, "FIRST_CASE_SECONDS", 10.0)
+    monkeypatch.setattr(subprocess_target, "FIRST_CASE_SECONDS", 10.0)
 
 
 def rows(target: str, *cases: Case, **request: object) -> list[Row]:
@@ -229,7 +229,7 @@ def test_no_answer_ends_a_run(tmp_path: Path, make_case: Make, monkeypatch: pyte
 
     program = tmp_path / "program.py"
     program.write_text(PROGRAM % "scale")
-    monkeypatch.setattr(isolated, "parse_answer", failing)
+    monkeypatch.setattr(subprocess_target, "parse_answer", failing)
     _, *found = run(
         Request(command=(sys.executable, str(program), "value")), [make_case("a/a"), make_case("a/b")]
     )
@@ -312,7 +312,7 @@ def test_a_program_that_never_reads_blocks_nothing(
     path.write_text(f"import sys, time\nsys.stdin.readline()\nprint({reply!r}, flush=True)\ntime.sleep(60)\n")
     big = {name: np.zeros((1, 512, 512), np.float32) for name in ("query", "key", "value")}
     case = make_case(inputs=big, expected={})
-    monkeypatch.setattr(isolated, "FIRST_CASE_SECONDS", 0.0)
+    monkeypatch.setattr(subprocess_target, "FIRST_CASE_SECONDS", 0.0)
     _, row = run(Request(command=(sys.executable, str(path)), timeout=0.5), [case])
     assert isinstance(row, Row)
     assert row.verdict == "timeout"

@@ -9,8 +9,8 @@ import pytest
 
 from conformance.errors import UsageError
 from conformance.names import MHA, SDPA, SDPA_VJP
-from conformance.running.answer import Hello, Question
 from conformance.running.expression import parse
+from conformance.running.messages import Hello, Question
 from conformance.running.select import Selection, in_profile, parse_shard, select
 from conformance.vectors.case import Case
 

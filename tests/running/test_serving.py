@@ -11,7 +11,7 @@ import pytest
 import conformance
 from conformance.errors import UsageError
 from conformance.names import APPEND, MERGE, PACKED, PROFILES, SDPA, SDPA_VJP
-from conformance.running.answer import Hello, Question
+from conformance.running.messages import Hello, Question
 from conformance.running.runner import InProcess, answered
 from conformance.running.select import aligned, unclaimed
 from conformance.running.target import adopt

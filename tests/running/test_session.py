@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from conformance.errors import UsageError
-from conformance.running import isolated
+from conformance.running import subprocess_target
 from conformance.running.baseline import Baseline, Entry
 from conformance.running.request import Request
 from conformance.running.select import Selection
@@ -84,8 +84,10 @@ def test_the_accuracy_is_the_target_s_unless_another_is_asked_for(make_case: Mak
 def test_a_process_is_ended_where_nothing_is_left_to_ask(
     targets: Path, make_case: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended, close = list[isolated.Isolated](), isolated.Isolated.close
-    monkeypatch.setattr(isolated.Isolated, "close", lambda self: (ended.append(self), close(self))[1])
+    ended, close = list[subprocess_target.Isolated](), subprocess_target.Isolated.close
+    monkeypatch.setattr(
+        subprocess_target.Isolated, "close", lambda self: (ended.append(self), close(self))[1]
+    )
     request = Request(target=f"{targets}:good", selection=Selection(expression="absent"))
     with pytest.raises(UsageError, match="no case is left"):
         Session(request, [make_case()])

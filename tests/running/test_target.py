@@ -19,11 +19,11 @@ from conformance.errors import UsageError
 from conformance.names import DEFAULT_FEATURES, MHA, OPTION_FEATURES, OPTIONS, SDPA
 from conformance.running import locating
 from conformance.running.arrays import UnreadableError, take
-from conformance.running.call import call
-from conformance.running.claims import DECLARE
+from conformance.running.invoke import call
 from conformance.running.locating import implementations
 from conformance.running.process import environment, worker_command
 from conformance.running.protocol import encode, start_message
+from conformance.running.signature import DECLARE
 from conformance.running.target import adopt, load
 
 

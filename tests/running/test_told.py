@@ -10,9 +10,9 @@ import pytest
 
 from conformance.errors import UsageError
 from conformance.names import SDPA
-from conformance.running.answer import Answer
 from conformance.running.arrays import describe, giver
-from conformance.running.call import call
+from conformance.running.invoke import call
+from conformance.running.messages import Answer
 from conformance.running.target import adopt, load
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from conformance.judging.verdict import Row
 from conformance.names import MHA, SDPA
-from conformance.running.answer import Question
 from conformance.running.events import Started
+from conformance.running.messages import Question
 from conformance.running.request import Request
 from conformance.running.runner import InProcess, answered, run
 from conformance.running.select import Selection, unclaimed

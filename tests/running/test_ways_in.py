@@ -9,7 +9,7 @@ import pytest
 
 from conformance.errors import UsageError
 from conformance.names import SDPA
-from conformance.running.call import call
+from conformance.running.invoke import call
 from conformance.running.target import adopt, load
 from conformance.vectors.case import Case
 

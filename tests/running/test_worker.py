@@ -10,7 +10,7 @@ import pytest
 
 from conformance.names import MHA, SDPA
 from conformance.running import worker
-from conformance.running.answer import Question
+from conformance.running.messages import Question
 from conformance.running.protocol import decode_array, encode, run_message, start_message
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from conformance.judging.verdict import Row
 from conformance.names import SDPA
-from conformance.running.answer import Hello
 from conformance.running.events import Started
+from conformance.running.messages import Hello
 from conformance.running.request import Request
-from conformance.telling.record import Recorder
+from conformance.telling.recorder import Recorder
 from conformance.telling.report import Report
 from conformance.vectors.load import Vectors
 

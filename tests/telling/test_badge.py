@@ -11,8 +11,8 @@ import pytest
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.names import SDPA
-from conformance.running.answer import Hello
 from conformance.running.baseline import Baseline, Entry
+from conformance.running.messages import Hello
 from conformance.running.request import Request
 from conformance.running.select import Selection
 from conformance.telling.badge import Badge, badge, badge_of, badge_writer, check_ending, picture

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from conformance.telling.trace import links
 from conformance.telling.trace.chain import BUILD, INDEX, Chains, Link, mentioned, read_chains
 from conformance.telling.trace.kills import UNGUARDED
 from conformance.telling.trace.links import read_links
-from conformance.telling.trace.marks import Mark
+from conformance.telling.trace.test_markers import Mark
 from conformance.vectors.generate import cases
 from conformance.vectors.generate.changed import differs
 from conformance.version import SPEC_VERSION
@@ -184,8 +183,7 @@ def test_a_case_that_is_not_built_is_told_of_whatever_it_covers(
 def test_two_cases_of_one_id_are_one_line(
     real: Chains, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    twice = SimpleNamespace(drafts=lambda: iter([real.drafts[0], real.drafts[0]]))
-    monkeypatch.setattr(cases, "_CHAPTERS", (twice,))
+    monkeypatch.setattr(cases, "CHAPTERS", cases.CHAPTERS[:1] * 2)
     monkeypatch.setattr(chaining, "read_links", lambda reader: real.links)
     assert main(["chain"]) == 1
     said = f"two cases are called {real.drafts[0].id}: give the new one another ID"

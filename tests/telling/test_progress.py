@@ -7,8 +7,8 @@ import time
 import pytest
 from rich.console import Console
 
-from conformance.running.answer import Hello, Question
 from conformance.running.events import Noticed, Started
+from conformance.running.messages import Hello, Question
 from conformance.telling.progress import RunProgress
 from conformance.vectors.load import load_vectors
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,13 @@ from conformance.errors import UsageError
 from conformance.judging.verdict import FAILURES, VERDICTS, Diagnosis, Got, Row, Worst
 from conformance.names import DTYPES, FEATURES, MHA, MHA_VJP, POLICIES, PROFILES, SDPA, SDPA_VJP
 from conformance.resources import schema
-from conformance.running.answer import Hello
 from conformance.running.events import Started
+from conformance.running.messages import Hello
 from conformance.running.request import Request
 from conformance.running.select import Selection
-from conformance.telling import record, summary
-from conformance.telling.outfile import OutFile
-from conformance.telling.record import Recorder
+from conformance.telling import summary
+from conformance.telling.atomic_file import OutFile
+from conformance.telling.recorder import Recorder
 from conformance.telling.report import Report, read_report
 from conformance.vectors.load import Vectors
 
@@ -106,7 +107,7 @@ numbers = st.none() | st.floats(allow_nan=False)
 def test_rows_there_and_back(verdict: Any, **fields: Any) -> None:
     made = row(verdict, **fields)
     Draft202012Validator(schema("report")).validate(report_of(made).to_json())
-    from_json = record.Report.from_json(json.loads(json.dumps(report_of(made).to_json(), allow_nan=False)))
+    from_json = Report.from_json(json.loads(json.dumps(report_of(made).to_json(), allow_nan=False)))
     assert from_json.results == (made,)
 
 
@@ -154,13 +155,30 @@ def test_narrowed_or_cut_short_is_incomplete(recorder: Any) -> None:
 
 
 def test_incomplete_says_why(recorder: Any) -> None:
-    assert recorder(row(), narrowed="x").left_open() == "-k x left out a part of the suite"
-    assert recorder(row(), total=3).left_open() == "only 1 of 3 tests were run"
+    assert recorder(row(), narrowed="x").finished().left_open == "-k x left out a part of the suite"
+    assert recorder(row(), total=3).finished().left_open == "only 1 of 3 tests were run"
     answered = row("unsupported", ("mask",), message="no mask today")
-    assert recorder(row(), answered).left_open() == (
+    assert recorder(row(), answered).finished().left_open == (
         "1 test of a supported feature was answered `unsupported`, first a/b float32 (no mask today)"
     )
-    assert recorder(NOT_CLAIMED).left_open() == "no test of a supported feature was run"
+    assert recorder(NOT_CLAIMED).finished().left_open == "no test of a supported feature was run"
+
+
+def test_a_run_ends_in_one_frozen_result(recorder: Any) -> None:
+    made = recorder(row("fail"), total=2)
+    finished = made.finished()
+    assert finished == made.finished()
+    assert (finished.report, finished.left_open) == (
+        made.report(),
+        "",
+    )  # since it is not incomplete, it failed
+    assert (
+        "not tested: float64, float16, bfloat16, which the target does not declare in `dtypes`"
+        in finished.notes
+    )
+    assert (finished.diagnosis, finished.causes, finished.written) == ((), (), ())
+    with pytest.raises(FrozenInstanceError):
+        finished.report = None
 
 
 def test_rows_stand_in_one_order_whenever_they_came(recorder: Any) -> None:
@@ -220,7 +238,7 @@ def test_training_needs_the_gradient_of_each_claimed_operation() -> None:
 
 
 def test_the_file_is_kept_up_to_date(tmp_path: Path, recorder: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "WRITE_SECONDS", 0.0)
+    monkeypatch.setattr("conformance.telling.recorder.WRITE_SECONDS", 0.0)
     path = tmp_path / "report.json"
     made = recorder(row(), total=3, file=OutFile(path, "report"))
     assert len(read_report(path).results) == 1
@@ -245,7 +263,7 @@ def test_the_file_is_written_at_most_every_second(tmp_path: Path, recorder: Any)
 def test_a_disk_that_fails_meanwhile_loses_no_row(
     tmp_path: Path, recorder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record, "WRITE_SECONDS", 0.0)
+    monkeypatch.setattr("conformance.telling.recorder.WRITE_SECONDS", 0.0)
     folder = tmp_path / "folder"
     folder.mkdir()
     file = OutFile(folder / "report.json", "report")

@@ -18,7 +18,7 @@ from conformance.names import DTYPES
 from conformance.running.request import Request
 from conformance.running.runner import run
 from conformance.running.select import Selection
-from conformance.telling.blame import blame
+from conformance.telling.requirement_ranking import blame
 from conformance.vectors.case import Case
 from conformance.vectors.load import load_vectors
 

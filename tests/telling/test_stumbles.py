@@ -10,8 +10,8 @@ import pytest
 from conformance.names import FEATURES
 from conformance.telling.badge import badge_of
 from conformance.telling.diagnosis import diagnosis_lines
-from conformance.telling.listing import features
-from conformance.telling.text import console, table_width
+from conformance.telling.inventory import features
+from conformance.telling.terminal import console, table_width
 
 TARGET = """
 import numpy as np

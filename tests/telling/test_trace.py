@@ -15,13 +15,13 @@ from conformance.defects.defect import Defect
 from conformance.defects.record import THEN, UPDATE, WRITE, Record, read_record, write_record
 from conformance.errors import UsageError
 from conformance.resources import spec_directory
-from conformance.telling.listing import read_defects
-from conformance.telling.trace import kills, links, marks
+from conformance.telling.inventory import read_defects
+from conformance.telling.trace import kills, links, test_markers
 from conformance.telling.trace.chain import BUILD
 from conformance.telling.trace.holes import holes
 from conformance.telling.trace.index import index, write_index
 from conformance.telling.trace.links import Links, links_json, read_links
-from conformance.telling.trace.marks import Mark, marks_of
+from conformance.telling.trace.test_markers import Mark, marks_of
 from conformance.vectors.case import Case
 
 
@@ -378,4 +378,4 @@ def test_an_installation_has_no_tests(
 
 def test_the_bank_is_read_once_it_is_asked_for() -> None:
     assert len(read_defects()) > 100
-    assert marks.read_marks(Path(__file__).parents[1])
+    assert test_markers.read_marks(Path(__file__).parents[1])

@@ -18,13 +18,14 @@ import numpy as np
 
 from backends.onnx_cases import OnnxCase, call_of, form_of, named, official_cases
 from conformance.defects.bank import BANK
+from conformance.defects.implementation import Implementation
 from conformance.defects.kill import ordered
-from conformance.defects.reference import REFERENCE, Implementation
+from conformance.defects.reference import REFERENCE
 from conformance.dtypes import cast, dtype_name
 from conformance.judging.judge import dtype_problem, judge, names_problem, shape_problem
 from conformance.judging.measure import held_rows
 from conformance.names import DTYPES, SDPA
-from conformance.running.call import call
+from conformance.running.invoke import call
 from conformance.running.target import adopt, load
 from conformance.vectors.case import Array, Case
 from conformance.vectors.generate.build import build

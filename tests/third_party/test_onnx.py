@@ -8,7 +8,8 @@ pytest.importorskip("onnx", reason="onnx is not installed; nox -s third_party in
 from backends.onnx_cases import official_cases, problems
 from backends.onnx_reference_backend import target as onnx_reference
 from conformance.defects.bank import DEFECTS
-from conformance.defects.reference import REFERENCE, Implementation
+from conformance.defects.implementation import Implementation
+from conformance.defects.reference import REFERENCE
 from conformance.errors import UsageError
 from conformance.running import target
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from conformance.dtypes import cast
 from conformance.names import DTYPES
-from conformance.vectors.generate.balls import FORMATS, UndecidedError, round_dyadic, split
-from conformance.vectors.generate.draws import Draws, exact, round_to_bits
-from conformance.vectors.generate.exact import Exact
+from conformance.vectors.generate.ball_rounding import FORMATS, UndecidedError, round_dyadic, split
+from conformance.vectors.generate.dyadic import Exact
+from conformance.vectors.generate.random_inputs import Draws, exact, round_to_bits
 
 QUICK = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 NUMPY = {"float64": np.float64, "float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}

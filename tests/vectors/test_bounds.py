@@ -8,12 +8,12 @@ import pytest
 from mpmath import mp, mpf
 
 from conformance.names import MHA, SDPA
-from conformance.vectors.generate.approximate import approximate
 from conformance.vectors.generate.bounds import limits
-from conformance.vectors.generate.bounds.statistics import fall
-from conformance.vectors.generate.draws import Draws
+from conformance.vectors.generate.bounds.weights_lse import fall
+from conformance.vectors.generate.float64_model import approximate
+from conformance.vectors.generate.normal_form import pose
 from conformance.vectors.generate.policies import POLICY
-from conformance.vectors.generate.problem import pose
+from conformance.vectors.generate.random_inputs import Draws
 
 NAMES = ("output", "weights", "lse")
 POLICIES = [

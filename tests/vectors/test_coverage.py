@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from conformance.names import FEATURES, OPERATION_FEATURES
+from conformance.vectors.case_view import View
 from conformance.vectors.coverage import HOLES, OTHER, PAIRED, SIZES, coverage
-from conformance.vectors.coverage_of import View
 from conformance.vectors.generate.cases import kernels
 from conformance.vectors.generate.covering import meetings
 from conformance.vectors.load import load_vectors

@@ -10,7 +10,7 @@ from mpmath import mpf
 
 from conformance.vectors.case import Golden
 from conformance.vectors.load import load_vectors
-from conformance.vectors.verify import second
+from conformance.vectors.verify import second_reference
 from conformance.vectors.verify.agreement import compared, difference
 
 ANSWERED = {case.id: case for case in load_vectors().cases if not case.raises}
@@ -70,7 +70,7 @@ def damaged(golden, **arrays):
 def test_a_golden_that_is_wrong_in_its_last_digits_is_seen():
     case = FORWARD["attention/plain"]
     golden = case.expected["output"]
-    for output, place, value, slack in itertools.islice(second.references(case), 20):
+    for output, place, value, slack in itertools.islice(second_reference.references(case), 20):
         assert output == "output"
         assert difference(golden, place, value, slack) == ""
         for wrong in (

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from conformance.names import MHA_VJP, SDPA_VJP
-from conformance.vectors.generate.approximate import approximate
-from conformance.vectors.generate.draws import Draws
+from conformance.vectors.generate.float64_model import approximate
 from conformance.vectors.generate.gradients.backward import backward
-from conformance.vectors.generate.gradients.noise import STEP, Noise
+from conformance.vectors.generate.gradients.rounding_noise import STEP, Noise
 from conformance.vectors.generate.gradients.simulate import coherence_of, simulate
-from conformance.vectors.generate.gradients.worst import worst_gradients
+from conformance.vectors.generate.gradients.worst_case import worst_gradients
+from conformance.vectors.generate.normal_form import pose
 from conformance.vectors.generate.policies import POLICY
-from conformance.vectors.generate.problem import pose
+from conformance.vectors.generate.random_inputs import Draws
 
 POLICIES = [policy for key, policy in POLICY.items() if key[0] != "float64"]
 B, SITES = 2, 20_000

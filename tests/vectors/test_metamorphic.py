@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from conformance.names import MHA, SDPA
-from conformance.vectors.generate.approximate import approximate
-from conformance.vectors.generate.draws import Draws
+from conformance.vectors.generate.float64_model import approximate
+from conformance.vectors.generate.normal_form import pose
 from conformance.vectors.generate.oracle import golden
-from conformance.vectors.generate.problem import pose
+from conformance.vectors.generate.random_inputs import Draws
 
 SEEDS = ("one", "two")
 B, H, N, M, DK, DV = 2, 3, 4, 6, 5, 3

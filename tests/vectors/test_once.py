@@ -2,7 +2,7 @@
 
 import pytest
 
-from conformance.vectors.generate import problem
+from conformance.vectors.generate import normal_form
 from conformance.vectors.generate.build import build
 from conformance.vectors.generate.seeding import Sizes, seed, seeded, shapes, whole
 
@@ -20,8 +20,8 @@ def test_a_batch_that_repeats_itself_is_derived_as_any_other(
         "kernels/repeats", "As of a case.", "ATT-1", sizes=sizes, only=("float32",), seeds=seeds, **given
     )
     every = build(draft)
-    monkeypatch.setattr(problem, "MANY", 2)
-    found, which = problem.once(problem.pose(draft.operation, draft.inputs, draft.options, None))
+    monkeypatch.setattr(normal_form, "MANY", 2)
+    found, which = normal_form.once(normal_form.pose(draft.operation, draft.inputs, draft.options, None))
     assert which is not None
     assert found.size <= 128 < 600 == len(which)
     for name, golden in build(draft).expected.items():

@@ -3,11 +3,13 @@
 import collections
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from conformance.names import MHA, MHA_VJP
+from conformance.vectors.generate import cases
 from conformance.vectors.generate.build import build
 from conformance.vectors.generate.cases import drafts
 from conformance.vectors.generate.draft import attend, gradient
@@ -35,6 +37,11 @@ def _sample():
 
 def same(left, right):
     return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
+
+
+def test_no_chapter_is_forgotten():
+    files = {path.stem for path in Path(cases.__file__).parent.glob("*.py")}
+    assert files - {"__init__"} == set(cases.CHAPTERS)
 
 
 def test_every_draft_is_shipped_and_nothing_else():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from conformance.vectors.case import Case
-from conformance.vectors.generate.approximate import approximate
+from conformance.vectors.generate.float64_model import approximate
+from conformance.vectors.generate.normal_form import pose
 from conformance.vectors.generate.oracle import golden
-from conformance.vectors.generate.problem import pose
 from conformance.vectors.load import load_vectors
 
 CASES = {case.id: case for case in load_vectors().cases if not case.raises}

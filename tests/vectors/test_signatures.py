@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from conformance.judging.measure import matched_filter
-from conformance.vectors.generate.approximate import approximate
-from conformance.vectors.generate.problem import pose
+from conformance.vectors.generate.float64_model import approximate
+from conformance.vectors.generate.normal_form import pose
 from conformance.vectors.generate.signatures import by_scale
 from conformance.vectors.load import load_vectors
 

@@ -12,7 +12,7 @@ from conformance.names import DENSE
 from conformance.vectors.load import load_vectors
 from conformance.vectors.verify.agreement import compared
 from conformance.vectors.verify.derivation import derived
-from conformance.vectors.verify.relations import RELATIONS, related
+from conformance.vectors.verify.metamorphic import RELATIONS, related
 
 CASES = {case.id: case for case in load_vectors().cases if not case.raises}
 SMALL = CASES["attention/weights-and-lse"]

@@ -1,128 +1,21 @@
 """Every planted defect, by kind."""
 
-from conformance.defects.bank import (
-    adapters,
-    beside,
-    bias,
-    blocked,
-    cache,
-    carried,
-    causal,
-    digits,
-    grad_anew,
-    grad_beside,
-    grad_blocks,
-    grad_ends,
-    grad_factors,
-    grad_formulas,
-    grad_layer,
-    grad_lse,
-    grad_masks,
-    grad_own,
-    grad_parts,
-    grad_rules,
-    grad_sums,
-    grad_terms,
-    grad_tiles,
-    grad_tokens,
-    heads,
-    hidden,
-    independence,
-    kernel_layers,
-    kernel_paths,
-    kernels,
-    lengths,
-    loops,
-    lse,
-    masks,
-    merges,
-    mixups,
-    nonfinite,
-    packed,
-    page_tables,
-    pages,
-    precision,
-    projections,
-    reshapes,
-    scale,
-    segments,
-    serving_sizes,
-    sinks,
-    softcap,
-    softmax,
-    splits,
-    strides,
-    tile_rules,
-    tiles,
-    validation,
-    weights,
-    whole_tiles,
-    window,
-)
+from importlib import import_module
+
 from conformance.defects.defect import Defect
 
-BANK: dict[str, tuple[Defect, ...]] = {
-    module.__name__.rpartition(".")[2]: module.DEFECTS
-    for module in (
-        scale,
-        softmax,
-        softcap,
-        bias,
-        sinks,
-        masks,
-        hidden,
-        causal,
-        window,
-        lengths,
-        segments,
-        heads,
-        projections,
-        cache,
-        weights,
-        lse,
-        nonfinite,
-        precision,
-        digits,
-        tiles,
-        loops,
-        splits,
-        blocked,
-        tile_rules,
-        kernels,
-        kernel_paths,
-        kernel_layers,
-        whole_tiles,
-        independence,
-        strides,
-        mixups,
-        reshapes,
-        adapters,
-        pages,
-        packed,
-        page_tables,
-        merges,
-        serving_sizes,
-        carried,
-        beside,
-        grad_formulas,
-        grad_masks,
-        grad_sums,
-        grad_blocks,
-        grad_parts,
-        grad_tiles,
-        grad_anew,
-        grad_layer,
-        grad_factors,
-        grad_terms,
-        grad_tokens,
-        grad_rules,
-        grad_ends,
-        grad_beside,
-        grad_own,
-        grad_lse,
-        validation,
-    )
-}
+KINDS = """
+    scale softmax softcap bias sinks masks masked_logits causal window lengths segments heads
+    projections cache weights lse nonfinite precision digits tiles online_softmax split_keys block_masks
+    tile_masks kernels kernel_paths kernel_layers whole_tiles independence strides swapped reshapes
+    conventions cache_layouts packed page_tables page_writes merges serving_sizes loop_state
+    interactions grad_formulas grad_masks grad_reductions grad_blocks grad_partial_blocks grad_tiles
+    grad_recomputed grad_layer grad_scaling grad_formula_terms grad_projection_tokens grad_visibility
+    grad_ranges grad_interactions grad_own grad_lse validation
+""".split()  # noqa: SIM905 - words are read more easily without quotes
+"""The modules of this folder that plant defects, in the order in which they are listed."""
+
+BANK: dict[str, tuple[Defect, ...]] = {kind: import_module(f"{__name__}.{kind}").DEFECTS for kind in KINDS}
 """Kind -> defects."""
 
 DEFECTS: tuple[Defect, ...] = tuple(defect for defects in BANK.values() for defect in defects)

@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.ways import back
+from conformance.defects.bank.mutators import back
 from conformance.defects.blocks.back import anew
 from conformance.defects.blocks.edges import Edges, family, whole
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect, varied
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Steps
+from conformance.defects.steps import Steps
 from conformance.defects.visibility import visibility
 from conformance.vectors.case import Array
 
@@ -57,57 +57,26 @@ def _first_of_bias(c: Call, x: Array) -> Array:
 
 
 DEFECTS = (
-    Defect(
-        "grad-tail-of-queries-dropped",
+    Defect("grad-tail-of-queries-dropped",
         "Your backward pass leaves out the queries behind the last full block, and all of them if no block is full.",
-        ("GRAD-1",),
-        **family(_tail, at=4, reach=""),
-    ),
-    Defect(
-        "grad-bias-of-first",
-        "The gradient of a shared bias is that of the first of what shares it.",
-        ("GRAD-5",),
-        back({"grad_bias": _first_of_bias}),
-        features=("attn_bias", "broadcast"),
-    ),
-    Defect(
-        "grad-causal-by-itself",
-        "Your backward pass is causal although the forward pass is not.",
-        ("GRAD-1",),
-        **varied(
-            {
-                "from the first key on": _causal(False),
-                "up to the last key": _causal(True),
-            },
-            "from the first key on",
-        ),
-    ),
-    Defect(
-        "grad-delta-of-cotangent",
-        "Delta is the sum of the output's gradient, which is not multiplied by the output.",
-        ("GRAD-1",),
-        back({"delta": lambda c, p, dp, g, heads: g.sum(axis=-1, keepdims=True)}),
-    ),
-    Defect(
-        "grad-delta-outside",
-        "Delta is subtracted from P dP: it has to be subtracted from dP, before P is multiplied.",
-        ("GRAD-1",),
-        back({"grad_logits": _outside}),
-    ),
-    Defect(
-        "grad-value-as-wide-as-key",
-        "Columns of the gradient of value beyond d_k are zero.",
-        ("GRAD-1",),
-        back({"grad_value": lambda c, p, g: _columns(c, R.grad_value(c, p, g))}),
-        features=("value_dim",),
-    ),
-    Defect(
-        "grad-sinks-minus-weight",
-        "The gradient of a sink is minus the sum of its weights, whatever the output's gradient.",
-        ("GRAD-8",),
-        back(
-            {"grad_sinks": lambda c, lse, delta, visible: R.grad_sinks(c, lse, np.ones_like(delta), visible)}
-        ),
-        features=("sinks",),
-    ),
-)
+        ("GRAD-1",), **family(_tail, at=4, reach="")),
+    Defect("grad-bias-of-first", "The gradient of a shared bias is that of the first of what shares it.",
+           ("GRAD-5",), back({"grad_bias": _first_of_bias}), features=("attn_bias", "broadcast")),
+    Defect("grad-causal-by-itself", "Your backward pass is causal although the forward pass is not.",
+           ("GRAD-1",),
+           **varied({"from the first key on": _causal(False), "up to the last key": _causal(True)},
+                    "from the first key on")),
+    Defect("grad-delta-of-cotangent",
+           "Delta is the sum of the output's gradient, which is not multiplied by the output.",
+           ("GRAD-1",), back({"delta": lambda c, p, dp, g, heads: g.sum(axis=-1, keepdims=True)})),
+    Defect("grad-delta-outside",
+           "Delta is subtracted from P dP: it has to be subtracted from dP, before P is multiplied.",
+           ("GRAD-1",), back({"grad_logits": _outside})),
+    Defect("grad-value-as-wide-as-key", "Columns of the gradient of value beyond d_k are zero.", ("GRAD-1",),
+           back({"grad_value": lambda c, p, g: _columns(c, R.grad_value(c, p, g))}), features=("value_dim",)),
+    Defect("grad-sinks-minus-weight",
+           "The gradient of a sink is minus the sum of its weights, whatever the output's gradient.",
+           ("GRAD-8",),
+           back({"grad_sinks": lambda c, lse, delta, visible: R.grad_sinks(c, lse, np.ones_like(delta),
+                     visible)}), features=("sinks",)),
+)  # fmt: skip

@@ -21,7 +21,7 @@ from conformance.defects.blocks.tile import Tile, full
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, Defect, by_detail, varied
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Steps
+from conformance.defects.steps import Steps
 from conformance.defects.visibility import visibility
 from conformance.vectors.case import Array
 
@@ -172,38 +172,23 @@ def _not_masked(fields: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 DEFECTS = (
-    Defect(
-        "grad-tiles-not-masked-in-one",
-        "Tiles that are visible in part are not masked where one of the gradients is formed.",
-        ("GRAD-3",),
-        **_in_one(),
-    ),
-    Defect(
-        "grad-tiles-lengths-not-masked",
-        "On the way back kv_lengths skip blocks of keys, and mask nothing within a block.",
-        ("GRAD-3",),
-        features=("kv_lengths",),
-        **_not_masked(varied({f"in blocks of {n}": _LENGTHS(WHOLE, n) for n in SIZES}, "in blocks of 8")),
-    ),
-    Defect(
-        "grad-tiles-not-masked",
-        "Tiles that are visible in part are not masked when the weights are computed anew.",
-        ("GRAD-3",),
-        **_not_masked(tiled(_all_rules, whole=True)),
-    ),
-    *(
-        Defect(name, sentence, ("GRAD-3",), features=features, **tiled(make, whole="not-masked" in name))
-        for name, sentence, features, make in NOT_MASKED
-    ),
-    *(
-        Defect(name, sentence, ("GRAD-1", "GRAD-3"), features=features, **_in_keys(make))
-        for name, sentence, features, make in SKIPPED
-    ),
-    Defect(
-        "grad-tiles-of-256-causal-skipped",
+    Defect("grad-tiles-not-masked-in-one",
+           "Tiles that are visible in part are not masked where one of the gradients is formed.", ("GRAD-3",),
+           **_in_one()),
+    Defect("grad-tiles-lengths-not-masked",
+           "On the way back kv_lengths skip blocks of keys, and mask nothing within a block.", ("GRAD-3",),
+           features=("kv_lengths",),
+           **_not_masked(varied({f"in blocks of {n}": _LENGTHS(WHOLE, n) for n in SIZES}, "in blocks of 8"))),
+    Defect("grad-tiles-not-masked",
+           "Tiles that are visible in part are not masked when the weights are computed anew.", ("GRAD-3",),
+           **_not_masked(tiled(_all_rules, whole=True))),
+    *(Defect(name, sentence, ("GRAD-3",), features=features, **tiled(make, whole="not-masked" in name))
+      for name, sentence, features, make in NOT_MASKED),
+    *(Defect(name, sentence, ("GRAD-1", "GRAD-3"), features=features, **_in_keys(make))
+      for name, sentence, features, make in SKIPPED),
+    Defect("grad-tiles-of-256-causal-skipped",
         "On the way back a tile of 256 keys behind the first is skipped if the first of 256 queries sees none of it.",
         ("GRAD-1", "GRAD-3"),
         _causal(lambda t, shown, place: shown & ((t.begin <= t.above(place)) | (t.begin == 0)))(256, 256),
-        features=CAUSAL,
-    ),
-)
+        features=CAUSAL),
+)  # fmt: skip

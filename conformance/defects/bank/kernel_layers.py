@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.beside import free, given, read_bias
+from conformance.defects.bank.interactions import free, given, read_bias
 from conformance.defects.bank.kernel_paths import OF_BFLOAT16, OF_FLOAT16, OTHERS
-from conformance.defects.bank.ways import after, back, dropped, only
+from conformance.defects.bank.mutators import after, back, dropped, only
 from conformance.defects.call import Call
 from conformance.defects.defect import HALF, Change, Defect, at
 from conformance.defects.reference import REFERENCE as R

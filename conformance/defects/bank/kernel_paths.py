@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.beside import free, given, read_bias
-from conformance.defects.bank.splits import empty_is_zero
-from conformance.defects.bank.ways import only
+from conformance.defects.bank.interactions import free, given, read_bias
+from conformance.defects.bank.mutators import only
+from conformance.defects.bank.split_keys import empty_is_zero
 from conformance.defects.blocks.loop import Share, split
 from conformance.defects.call import Call
 from conformance.defects.defect import HALF, Change, Defect, at
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Steps, column
+from conformance.defects.reference import column
+from conformance.defects.steps import Steps
 from conformance.vectors.case import Array
 
 TALL, NARROW = 64, 32

@@ -82,48 +82,22 @@ def _backward(change: Callable[[Any], Any]) -> Change:
 
 
 DEFECTS = (
-    *(
-        Defect(
-            f"contiguous-{operand.replace('_', '-')}",
-            f"Your {operand} is read as if it were contiguous.",
-            ("IND-2",),
-            each_operand(_contiguous, operand),
-            features=(_FEATURES[operand],) if operand in _FEATURES else (),
-        )
-        for operand in (*_OPERANDS, *_FEATURES)
-    ),
-    *(
-        Defect(
-            f"offset-ignored-{operand.replace('_', '-')}",
-            f"Your {operand} is read from the beginning of the memory that it is a part of.",
-            ("IND-2",),
-            each_operand(_from_begin, operand),
-            features=(_FEATURES[operand],) if operand in _FEATURES else (),
-        )
-        for operand in ("query", "key", "value", *_FEATURES)
-    ),
-    Defect(
-        "last-step-ignored",
-        "A step along the last axis of an operand is read as one.",
-        ("IND-2",),
-        each_operand(_no_step),
-    ),
-    Defect(
-        "last-step-ignored-in-gradients",
-        "In gradients a step along the last axis of an operand is read as one.",
-        ("IND-2", "GRAD-1"),
-        _backward(_no_step),
-    ),
-    Defect(
-        "strides-of-zero-ignored",
-        "An operand with a stride of zero is read as if it were contiguous.",
-        ("IND-2",),
-        each_operand(_no_zero),
-    ),
-    Defect(
-        "offset-ignored-in-gradients",
-        "In gradients an operand is read from the beginning of the memory that it is a part of.",
-        ("IND-2", "GRAD-1"),
-        _backward(_from_begin),
-    ),
-)
+    *(Defect(f"contiguous-{operand.replace('_', '-')}", f"Your {operand} is read as if it were contiguous.",
+             ("IND-2",), each_operand(_contiguous, operand),
+             features=(_FEATURES[operand],) if operand in _FEATURES else ())
+      for operand in (*_OPERANDS, *_FEATURES)),
+    *(Defect(f"offset-ignored-{operand.replace('_', '-')}",
+          f"Your {operand} is read from the beginning of the memory that it is a part of.", ("IND-2",),
+          each_operand(_from_begin, operand), features=(_FEATURES[operand],) if operand in _FEATURES else ())
+      for operand in ("query", "key", "value", *_FEATURES)),
+    Defect("last-step-ignored", "A step along the last axis of an operand is read as one.",
+           ("IND-2",), each_operand(_no_step)),
+    Defect("last-step-ignored-in-gradients",
+           "In gradients a step along the last axis of an operand is read as one.",
+           ("IND-2", "GRAD-1"), _backward(_no_step)),
+    Defect("strides-of-zero-ignored", "An operand with a stride of zero is read as if it were contiguous.",
+           ("IND-2",), each_operand(_no_zero)),
+    Defect("offset-ignored-in-gradients",
+           "In gradients an operand is read from the beginning of the memory that it is a part of.",
+           ("IND-2", "GRAD-1"), _backward(_from_begin)),
+)  # fmt: skip

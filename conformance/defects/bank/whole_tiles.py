@@ -125,63 +125,27 @@ STEPS: dict[str, tuple[tuple[int, ...] | None, tuple[str, ...]]] = {
 }
 
 DEFECTS = (
-    *(
-        Defect(
-            f"whole-tiles-lose-{name}",
-            f"Tiles that are full of queries and keys take a path without {name}.",
-            violates,
-            features=features,
-            **_of_whole_tiles(step),
-        )
-        for name, step, violates, features in RULES
-    ),
-    *(
-        Defect(
-            f"even-lengths-lose-{name}",
-            f"Lengths that a block divides take a path without {name}.",
-            violates,
-            features=features,
-            **_at_even_lengths(step),
-        )
-        for name, step, violates, features in RULES
-    ),
-    Defect(
-        "causal-loop-one-key-short",
-        "Under causality the loop over keys ends one key early: the last query of a block does not see itself.",
-        ("MASK-6",),
-        features=("is_causal",),
-        **varied(
-            {f"in blocks of {n} queries": _loop_one_short(n) for n in HEIGHTS}, "in blocks of 4 queries"
-        ),
-    ),
-    Defect(
-        "sinks-not-in-base-two",
-        "The sink is taken as it is among logits that are multiplied by log2(e): it counts ln(2) times.",
-        ("ATT-12",),
-        _sinks(LN2),
-        features=("sinks",),
-    ),
-    Defect(
-        "sinks-in-base-two-twice",
-        "The sink is multiplied by log2(e) and exponentiated to base e.",
-        ("ATT-12",),
-        _sinks(1 / LN2),
-        features=("sinks",),
-    ),
-    Defect(
-        "groups-clipped",
-        "Query head h reads key head h, and those beyond the last key head read the last one.",
-        ("HEAD-2",),
-        {"repeat": _clipped},
-        features=("gqa",),
-    ),
-    Defect(
-        "layer-weights-quantised",
-        "The weights of your layer are rounded to 8 bits.",
-        ("PROJ-1", "NUM-1"),
-        **varied(
-            {label: _quantised(axes, *names) for label, (axes, names) in STEPS.items()},
-            "one step for a matrix",
-        ),
-    ),
-)
+    *(Defect(f"whole-tiles-lose-{name}",
+             f"Tiles that are full of queries and keys take a path without {name}.", violates,
+             features=features, **_of_whole_tiles(step))
+      for name, step, violates, features in RULES),
+    *(Defect(f"even-lengths-lose-{name}", f"Lengths that a block divides take a path without {name}.",
+             violates, features=features, **_at_even_lengths(step))
+      for name, step, violates, features in RULES),
+    Defect("causal-loop-one-key-short",
+           "Under causality the loop over keys ends one key early: the last query of a block does not see itself.",
+           ("MASK-6",), features=("is_causal",),
+           **varied({f"in blocks of {n} queries": _loop_one_short(n) for n in HEIGHTS},
+                    "in blocks of 4 queries")),
+    Defect("sinks-not-in-base-two",
+           "The sink is taken as it is among logits that are multiplied by log2(e): it counts ln(2) times.",
+           ("ATT-12",), _sinks(LN2), features=("sinks",)),
+    Defect("sinks-in-base-two-twice", "The sink is multiplied by log2(e) and exponentiated to base e.",
+           ("ATT-12",), _sinks(1 / LN2), features=("sinks",)),
+    Defect("groups-clipped",
+           "Query head h reads key head h, and those beyond the last key head read the last one.",
+           ("HEAD-2",), {"repeat": _clipped}, features=("gqa",)),
+    Defect("layer-weights-quantised", "The weights of your layer are rounded to 8 bits.", ("PROJ-1", "NUM-1"),
+           **varied({label: _quantised(axes, *names) for label, (axes, names) in STEPS.items()},
+                    "one step for a matrix")),
+)  # fmt: skip

@@ -10,7 +10,7 @@ from conformance.defects.blocks.edges import REACH, Edges, family
 from conformance.defects.call import Call
 from conformance.defects.defect import Change, by_detail, varied
 from conformance.defects.reference import REFERENCE as R
-from conformance.defects.reference import Steps
+from conformance.defects.steps import Steps
 from conformance.defects.visibility import visibility
 from conformance.vectors.case import Array
 

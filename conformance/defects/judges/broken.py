@@ -27,64 +27,47 @@ BROKEN: dict[str, tuple[Any, str, Any]] = {
     "rule 1 is not looked at": (judging, "error_problem", lambda measures, dtype: ""),
     "rule 2 is not looked at": (judging, "rms_problem", lambda measures: ""),
     "rule 3 is not looked at": (judging, "signature_problem", lambda measures: ""),
-    "a signature is looked along in size": (
-        measuring, "matched_filter", lambda got, golden, direction, bound: float(np.nanmax(np.abs(got - golden.hi))),
-    ),
-    "s is left out of the filter": (
-        measuring, "matched_filter", lambda got, golden, g, bound: float(np.nansum((got - golden.hi) * g) / np.sum(g)),
-    ),
+    "a signature is looked along in size": (measuring, "matched_filter",
+        lambda got, golden, direction, bound: float(np.nanmax(np.abs(got - golden.hi)))),
+    "s is left out of the filter": (measuring, "matched_filter",
+        lambda got, golden, g, bound: float(np.nansum((got - golden.hi) * g) / np.sum(g))),
     "kinds are not told apart": (measuring, "kinds", lambda array: ~np.isfinite(array)),
-    "infinities are not told apart": (
-        measuring, "kinds", lambda array: np.select([np.isnan(array), np.isinf(array)], [1, 2], 0),
-    ),
+    "infinities are not told apart": (measuring, "kinds",
+        lambda array: np.select([np.isnan(array), np.isinf(array)], [1, 2], 0)),
     "a NaN passes": (measuring, "exceeds", lambda error, limit: error > limit),
     "errors are signed": (measuring, "distance", lambda got, golden: (got - golden.hi) - golden.lo),
     "lo is forgotten": (measuring, "distance", lambda got, golden: np.abs(got - golden.hi)),
     "W alone": (measuring, "allowed", lambda bound: bound.worst),
     "6 s alone": (measuring, "allowed", lambda bound: 6 * bound.rms),
     "s of 0 means exact": (measuring, "allowed", lambda bound: np.minimum(bound.worst, 6 * bound.rms)),
-    "W of 0 means anything": (
-        measuring, "allowed", lambda bound: np.where(bound.worst == 0, INF, np.minimum(bound.worst, 6 * bound.rms)),
-    ),
+    "W of 0 means anything": (measuring, "allowed",
+        lambda bound: np.where(bound.worst == 0, INF, np.minimum(bound.worst, 6 * bound.rms))),
     "one RMS limit, tight": (measuring, "rms_limit", lambda count, rows, policy: 1.25),
     "rows are not counted": (measuring, "rows_of", lambda output, scored, tokens: int(scored.sum())),
     "tokens are not counted": (measuring, "rows_of", lambda output, scored, tokens: int(scored.any(axis=-1).sum())),
     "few rows are not counted": (measuring, "RMS_SOME_ROWS", 0),
     "one RMS limit, loose": (measuring, "rms_limit", lambda count, rows, policy: 2.0),
-    "the first rows are taken": (
-        measuring, "held_rows",
-        lambda output, golden, array: array if golden.rows is None else array[..., : len(golden.rows), :],
-    ),
+    "the first rows are taken": (measuring, "held_rows",
+        lambda output, golden, array: array if golden.rows is None else array[..., : len(golden.rows), :]),
     "rows are taken from the last axis": (measuring, "query_axis", lambda output, rank: rank - 1),
     "RMS of an all-zero s": (measuring, "RMS_SOME", 0),
     "RMS tight from 8 on": (measuring, "RMS_MANY", 8),
-    "the mean error counts": (
-        measuring, "distance", lambda got, golden: np.full_like(golden.hi, np.nanmean(np.abs(got - golden.hi)))
-        if golden.hi.size else np.zeros_like(golden.hi),
-    ),
-    "errors are relative to the largest element": (
-        measuring, "allowed", lambda bound: np.full(bound.worst.shape, bound.worst.max(initial=0) * 10),
-    ),
-    "only the first element is compared": (
-        measuring, "exceeds",
-        lambda error, limit: ~(error <= limit) & (np.arange(error.size).reshape(error.shape) == 0),
-    ),
-    "only the first output is compared": (
-        judging, "measured",
-        lambda case, dtype, policy, outputs: MEASURED(case, dtype, policy, outputs)[:1],
-    ),
-    "shapes that broadcast are equal": (
-        judging, "shape_problem",
-        lambda case, outputs: "" if all(outputs[n].size in (1, g.hi.size) for n, g in case.expected.items()) else "no",
-    ),
-    "every float dtype will do": (
-        judging, "dtype_problem",
-        lambda case, dtype, outputs: "" if all(x.dtype.kind in "fV" for x in outputs.values()) else "no",
-    ),
-    "the dtype of the call for every gradient": (
-        judging, "dtype_problem",
-        lambda case, dtype, outputs: DTYPE_PROBLEM(replace(case, dtype_of={}), dtype, outputs),
-    ),
+    "the mean error counts": (measuring, "distance",
+        lambda got, golden: np.full_like(golden.hi, np.nanmean(np.abs(got - golden.hi))) if golden.hi.size
+            else np.zeros_like(golden.hi)),
+    "errors are relative to the largest element": (measuring, "allowed",
+        lambda bound: np.full(bound.worst.shape, bound.worst.max(initial=0) * 10)),
+    "only the first element is compared": (measuring, "exceeds",
+        lambda error, limit: ~(error <= limit) & (np.arange(error.size).reshape(error.shape) == 0)),
+    "only the first output is compared": (judging, "measured",
+        lambda case, dtype, policy, outputs: MEASURED(case, dtype, policy, outputs)[:1]),
+    "shapes that broadcast are equal": (judging, "shape_problem",
+        lambda case, outputs: "" if all(outputs[n].size in (1, g.hi.size) for n, g in case.expected.items())
+            else "no"),
+    "every float dtype will do": (judging, "dtype_problem",
+        lambda case, dtype, outputs: "" if all(x.dtype.kind in "fV" for x in outputs.values()) else "no"),
+    "the dtype of the call for every gradient": (judging, "dtype_problem",
+        lambda case, dtype, outputs: DTYPE_PROBLEM(replace(case, dtype_of={}), dtype, outputs)),
 }  # fmt: skip
 
 

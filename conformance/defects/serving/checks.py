@@ -58,61 +58,34 @@ def writing(c: Served) -> bool:
 
 SERVING_CHECKS: tuple[Check, ...] = (
     Check("no partial result", "MERGE-6", merged(lambda c: len(c.outputs) == 0 or len(c.lses) == 0)),
-    Check(
-        "integers of another kind",
-        "DTYPE-7",
-        lambda c: any(x.dtype not in (np.int32, np.int64) for x in _given(c, *INTEGERS)),
-        TypeError,
-    ),
+    Check("integers of another kind", "DTYPE-7",
+          lambda c: any(x.dtype not in (np.int32, np.int64) for x in _given(c, *INTEGERS)), TypeError),
     Check("operands of two dtypes", "DTYPE-2", lambda c: len({x.dtype for x in _operands(c)}) > 1, TypeError),
     Check("packed rank", "PACK-6", packed(lambda c: not c.query.ndim == c.key.ndim == c.value.ndim == 3)),
-    Check(
-        "starts rank", "PACK-6", packed(lambda c: any(s.ndim != 1 or s.size == 0 for s, _ in _starts_of(c)))
-    ),
+    Check("starts rank", "PACK-6",
+          packed(lambda c: any(s.ndim != 1 or s.size == 0 for s, _ in _starts_of(c)))),
     Check("starts of two lengths", "PACK-6", packed(lambda c: c.q_starts.shape != c.kv_starts.shape)),
     Check("first start", "PACK-6", packed(lambda c: any(s[0] != 0 for s, _ in _starts_of(c)))),
-    Check(
-        "falling starts", "PACK-6", packed(lambda c: any((np.diff(s) < 0).any() for s, _ in _starts_of(c)))
-    ),
+    Check("falling starts", "PACK-6",
+          packed(lambda c: any((np.diff(s) < 0).any() for s, _ in _starts_of(c)))),
     Check("last start", "PACK-6", packed(lambda c: any(s[-1] > length for s, length in _starts_of(c)))),
-    Check(
-        "options of one length",
-        "PACK-7",
-        packed(lambda c: bool(_given(c, "mask", "attn_bias", "kv_lengths"))),
-    ),
-    Check(
-        "offsets of parts",
-        "PACK-3",
-        packed(lambda c: np.ndim(c.q_offset) > 0 and c.q_offset.shape != (c.parts,)),
-    ),
+    Check("options of one length", "PACK-7",
+          packed(lambda c: bool(_given(c, "mask", "attn_bias", "kv_lengths")))),
+    Check("offsets of parts", "PACK-3",
+          packed(lambda c: np.ndim(c.q_offset) > 0 and c.q_offset.shape != (c.parts,))),
     Check("pages rank", "PAGE-6", with_pages(lambda c: c.key_pages.ndim != 4 or c.value_pages.ndim != 4)),
-    Check(
-        "pages of two shapes",
-        "PAGE-6",
-        with_pages(lambda c: c.key_pages.shape[:3] != c.value_pages.shape[:3]),
-    ),
+    Check("pages of two shapes", "PAGE-6",
+          with_pages(lambda c: c.key_pages.shape[:3] != c.value_pages.shape[:3])),
     Check("empty pages", "PAGE-6", with_pages(lambda c: 0 in c.key_pages.shape[1:])),
-    Check(
-        "table shape",
-        "PAGE-6",
-        paged(lambda c: c.query.ndim != 4 or c.page_table.ndim != 2 or len(c.page_table) != len(c.query)),
-    ),
+    Check("table shape", "PAGE-6",
+          paged(lambda c: c.query.ndim != 4 or c.page_table.ndim != 2 or len(c.page_table) != len(c.query))),
     Check("page lengths shape", "PAGE-6", paged(lambda c: c.kv_lengths.shape != c.page_table.shape[:1])),
-    Check(
-        "length beyond the table",
-        "PAGE-6",
-        paged(lambda c: (c.kv_lengths > c.page_table.shape[1] * c.page).any()),
-    ),
-    Check(
-        "page out of range",
-        "PAGE-6",
-        paged(lambda c: ((_used(c) < 0) | (_used(c) >= c.key_pages.shape[0])).any()),
-    ),
-    Check(
-        "paged without offset",
-        "PAGE-5",
-        paged(lambda c: (c.is_causal or c.window is not None) and c.q_offset is None),
-    ),
+    Check("length beyond the table", "PAGE-6",
+          paged(lambda c: (c.kv_lengths > c.page_table.shape[1] * c.page).any())),
+    Check("page out of range", "PAGE-6",
+          paged(lambda c: ((_used(c) < 0) | (_used(c) >= c.key_pages.shape[0])).any())),
+    Check("paged without offset", "PAGE-5",
+          paged(lambda c: (c.is_causal or c.window is not None) and c.q_offset is None)),
     Check("half a write", "PAGE-11", paged(lambda c: len(_writes(c)) in (1, 2))),
     Check(
         "new shapes",
@@ -126,52 +99,23 @@ SERVING_CHECKS: tuple[Check, ...] = (
             )
         ),
     ),
-    Check(
-        "slot out of range",
-        "PAGE-11",
-        lambda c: writing(c) and bool(((c.slots < -1) | (c.slots >= c.cells)).any()),
-    ),
-    Check(
-        "slots that are equal",
-        "PAGE-11",
-        lambda c: writing(c) and len(np.unique(c.slots[c.slots != -1])) < (c.slots != -1).sum(),
-    ),
-    Check(
-        "value_dim",
-        "LAT-3",
-        latent(
-            lambda c: (
-                not isinstance(c.value_dim, int)
-                or isinstance(c.value_dim, bool)
-                or not 1 <= c.value_dim <= c.latent.shape[-1]
-            )
-        ),
-    ),
+    Check("slot out of range", "PAGE-11",
+          lambda c: writing(c) and bool(((c.slots < -1) | (c.slots >= c.cells)).any())),
+    Check("slots that are equal", "PAGE-11",
+          lambda c: writing(c) and len(np.unique(c.slots[c.slots != -1])) < (c.slots != -1).sum()),
+    Check("value_dim", "LAT-3",
+          latent(lambda c: not isinstance(c.value_dim, int) or isinstance(c.value_dim, bool)
+                     or not 1 <= c.value_dim <= c.latent.shape[-1])),
     Check("no scale", "LAT-3", latent(lambda c: c.scale is None)),
     Check("latent rank", "LAT-3", latent(lambda c: c.latent.ndim != c.query.ndim - 1)),
-    Check(
-        "as many lses",
-        "MERGE-6",
-        merged(lambda c: len(c.outputs) != len(c.lses)),
-    ),
-    Check(
-        "partial shapes",
-        "MERGE-6",
-        merged(
-            lambda c: (
-                len({x.shape for x in c.outputs}) > 1
-                or any(x.shape != c.outputs[0].shape[:-1] for x in c.lses)
-                or c.outputs[0].ndim < 3
-            )
-        ),
-    ),
+    Check("as many lses", "MERGE-6", merged(lambda c: len(c.outputs) != len(c.lses))),
+    Check("partial shapes", "MERGE-6",
+          merged(lambda c: len({x.shape for x in c.outputs}) > 1
+                     or any(x.shape != c.outputs[0].shape[:-1] for x in c.lses) or c.outputs[0].ndim < 3)),
     Check("lse dtype", "MERGE-2", merged(lambda c: any(x.dtype != _lse_dtype(c) for x in c.lses)), TypeError),
-    Check(
-        "merged sinks",
-        "MERGE-6",
-        merged(lambda c: c.sinks is not None and c.sinks.shape != c.outputs[0].shape[-3:-2]),
-    ),
-)
+    Check("merged sinks", "MERGE-6",
+          merged(lambda c: c.sinks is not None and c.sinks.shape != c.outputs[0].shape[-3:-2])),
+)  # fmt: skip
 """One check a line; those before it in the list have passed."""
 
 

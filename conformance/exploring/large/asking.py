@@ -11,18 +11,19 @@ from conformance.errors import UsageError
 from conformance.exploring.large import layer
 from conformance.exploring.large.call import Large, token
 from conformance.exploring.large.contents import operands
-from conformance.exploring.large.judged import Told, judged
+from conformance.exploring.large.judged import judged
 from conformance.exploring.large.making import host
 from conformance.exploring.large.seen import options
+from conformance.exploring.large.told import Told
 from conformance.exploring.large.where import ask, parted
 from conformance.exploring.large.worker import ASK, MODULE, ROOM, room
-from conformance.running.answer import Hello, Question
 from conformance.running.arrays import MOST_BYTES
-from conformance.running.isolated import FIRST_CASE_SECONDS, START_SECONDS, Isolated
-from conformance.running.memory import free
+from conformance.running.memory_limit import free
+from conformance.running.messages import Hello, Question
 from conformance.running.process import DiedError, Process, TimedOutError, worker_command
 from conformance.running.protocol import ProtocolError, encode, loads, parse_hello, start_message
 from conformance.running.request import Request
+from conformance.running.subprocess_target import FIRST_CASE_SECONDS, START_SECONDS, Isolated
 from conformance.running.target import adopt, load
 from conformance.vectors.case import Array, Case
 

@@ -10,15 +10,16 @@ import numpy as np
 from conformance.exploring.large import layer
 from conformance.exploring.large.call import Large
 from conformance.exploring.large.contents import operands
-from conformance.exploring.large.judged import Told, judged
+from conformance.exploring.large.judged import judged
 from conformance.exploring.large.making import Maker, maker
 from conformance.exploring.large.seen import options
+from conformance.exploring.large.told import Told
 from conformance.running.arrays import UnreadableError, take
-from conformance.running.call import swapped
-from conformance.running.claims import ARRAYS, GRADIENT
-from conformance.running.forms import NoSuchGradientError, named
+from conformance.running.invoke import swapped
+from conformance.running.return_values import NoSuchGradientError, named
+from conformance.running.signature import ARRAYS, GRADIENT
 from conformance.running.target import Target
-from conformance.running.words import first_line, said
+from conformance.running.text_limits import first_line, said
 from conformance.vectors.case import Array
 
 FULL = (

@@ -7,7 +7,7 @@ from typing import Any
 
 from conformance.exploring.large.call import read_token
 from conformance.exploring.large.where import ask
-from conformance.running.memory import free
+from conformance.running.memory_limit import free
 from conformance.running.target import Target
 
 MODULE = "conformance.exploring.large.worker"

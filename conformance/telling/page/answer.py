@@ -10,7 +10,7 @@ from conformance.names import FEATURES
 from conformance.telling.page.runs import Run
 from conformance.telling.report import Report
 from conformance.telling.requirements import named
-from conformance.telling.text import counted
+from conformance.telling.terminal import counted
 
 WIDTH, HEIGHT = 1000, 14
 PARTS = (("pass", "bp"), ("known", "bk"), ("fail", "bx"), ("not supported", "bu"))

@@ -7,12 +7,12 @@ from urllib.parse import urlsplit
 from xml.sax.saxutils import escape, quoteattr
 
 from conformance.errors import UsageError
-from conformance.telling.listing import read_defects
+from conformance.telling.inventory import read_defects
 from conformance.telling.page.answer import Answer, answers
 from conformance.telling.page.runs import apart, run_of
 from conformance.telling.report import Report
 from conformance.telling.requirements import read_requirements
-from conformance.telling.text import safe, shorten
+from conformance.telling.terminal import safe, shorten
 from conformance.vectors import load
 from conformance.version import SPEC_VERSION
 

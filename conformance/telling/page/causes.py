@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from conformance.diagnosis.saying import kind
 from conformance.telling.page.failures import Failure
-from conformance.telling.text import shorten
+from conformance.telling.terminal import shorten
 
 WORDS = 160
 """Characters of a cause."""

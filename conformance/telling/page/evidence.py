@@ -12,7 +12,7 @@ from conformance.judging.verdict import Got, Row
 from conformance.running.protocol import ProtocolError, decode_array
 from conformance.telling.page.pictures import Picture, largest, picture
 from conformance.telling.page.weights import attention_weights
-from conformance.telling.text import shorten
+from conformance.telling.terminal import shorten
 from conformance.vectors.case import Array, Case, Golden, query_axis
 
 INPUTS = 4

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from conformance.defects.defect import Defect
 from conformance.judging.verdict import Row
-from conformance.telling.blame import blame
 from conformance.telling.page.evidence import Evidence, evidence
 from conformance.telling.page.runs import NAME, Suspect, sentence_of
 from conformance.telling.page.words import CODES, OTHER, index, number
 from conformance.telling.report import Report
-from conformance.telling.text import shorten
+from conformance.telling.requirement_ranking import blame
+from conformance.telling.terminal import shorten
 from conformance.vectors.case import Case
 
 MOST_FAILURES = 800

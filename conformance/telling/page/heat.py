@@ -9,7 +9,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from conformance.telling.page.words import number
-from conformance.telling.text import safe
+from conformance.telling.terminal import safe
 from conformance.vectors.case import Array
 
 Scale = Literal["signed", "share", "error", "flag"]

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from conformance.names import DTYPES
-from conformance.telling.listing import read_defects
+from conformance.telling.inventory import read_defects
 from conformance.telling.page.answer import answers, feature_rows
 from conformance.telling.page.causes import causes
 from conformance.telling.page.failures import failures
@@ -22,7 +22,7 @@ from conformance.telling.page.strip import spreads, strip_plot
 from conformance.telling.page.words import CODES, SYMBOLS, kind
 from conformance.telling.report import Report
 from conformance.telling.requirements import named, read_requirements
-from conformance.telling.text import safe
+from conformance.telling.terminal import safe
 from conformance.vectors import load
 from conformance.version import SPEC_VERSION, SUITE_VERSION
 

@@ -8,12 +8,12 @@ from markupsafe import Markup
 
 from conformance.defects.defect import Defect
 from conformance.names import PROFILES
-from conformance.telling.blame import blame
 from conformance.telling.diagnosis import told_splits
 from conformance.telling.page.prose import inline
 from conformance.telling.report import FeatureResult, Report
+from conformance.telling.requirement_ranking import blame
 from conformance.telling.requirements import Requirement
-from conformance.telling.text import shorten
+from conformance.telling.terminal import shorten
 
 MOST_BLAMED = 8
 NAME, PLACE = 60, 300

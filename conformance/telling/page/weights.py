@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from conformance.defects.reference import REFERENCE, Implementation
+from conformance.defects.implementation import Implementation
+from conformance.defects.reference import REFERENCE
 from conformance.names import SERVING
 from conformance.vectors.case import Array, Case
 

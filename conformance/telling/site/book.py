@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.telling.listing import read_defects
+from conformance.telling.inventory import read_defects
 from conformance.telling.markdown import CODE, HEADING, LINK, fences
 from conformance.telling.requirements import ID, Requirement, read_requirements
 from conformance.telling.site.libraries import Library, Standing

@@ -10,8 +10,8 @@ from typing import Literal
 
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES, FEATURES
-from conformance.telling.blame import blame
 from conformance.telling.report import Report
+from conformance.telling.requirement_ranking import blame
 from conformance.telling.requirements import ID, id_order
 
 Outcome = Literal["passes", "fails", "not supported"]

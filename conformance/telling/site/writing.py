@@ -8,7 +8,7 @@ from typing import Any
 from conformance.defects.record import read_record
 from conformance.errors import UsageError
 from conformance.telling.badge import picture
-from conformance.telling.listing import read_defects
+from conformance.telling.inventory import read_defects
 from conformance.telling.markdown import links
 from conformance.telling.report import Report
 from conformance.telling.requirements import Requirement

@@ -9,7 +9,7 @@ from conformance.names import FEATURES
 from conformance.telling.requirements import GENERATED, LEVELS, Requirement
 from conformance.telling.trace.index import stale
 from conformance.telling.trace.links import Links
-from conformance.telling.trace.texts import dangling, loose_keywords, unknown_mentions
+from conformance.telling.trace.prose_checks import dangling, loose_keywords, unknown_mentions
 from conformance.version import SPEC_VERSION
 
 MOST_WORDS = 4

@@ -11,9 +11,9 @@ from conformance.defects.defect import Defect
 from conformance.errors import UsageError
 from conformance.resources import checkout_project, spec_directory
 from conformance.telling.decisions import Decision, read_decisions
-from conformance.telling.listing import read_defects
+from conformance.telling.inventory import read_defects
 from conformance.telling.requirements import GENERATED, Requirement, read_requirements
-from conformance.telling.trace.marks import Mark, read_marks
+from conformance.telling.trace.test_markers import Mark, read_marks
 from conformance.vectors import load
 from conformance.vectors.case import Case
 

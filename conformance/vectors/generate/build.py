@@ -7,18 +7,18 @@ import numpy as np
 from conformance.names import DTYPES, FEATURES, MHA_VJP, POLICIES, SDPA_VJP, SERVING
 from conformance.vectors.case import Array, Bound, Case, Golden
 from conformance.vectors.generate import serving
-from conformance.vectors.generate.approximate import Approximation, approximate
 from conformance.vectors.generate.checking import check, inexact
 from conformance.vectors.generate.draft import Draft
+from conformance.vectors.generate.float64_model import Approximation, approximate
 from conformance.vectors.generate.gradients.limits import Sensitivity, stored_as
 from conformance.vectors.generate.gradients.names import GRADIENTS
 from conformance.vectors.generate.needed import features_of, serving_features
+from conformance.vectors.generate.normal_form import Limits, Problem, once, pose
 from conformance.vectors.generate.overflow import exclude, held_policies, policies_of
 from conformance.vectors.generate.part import stored
 from conformance.vectors.generate.policies import Policy
-from conformance.vectors.generate.problem import Limits, Problem, once, pose
 from conformance.vectors.generate.signatures import signatures
-from conformance.vectors.generate.sums import last_rounding
+from conformance.vectors.generate.summation_error import last_rounding
 from conformance.vectors.generate.whole import BALLS, Values, outputs_of, rms_applies
 from conformance.vectors.seeded import Inputs, narrowest
 

@@ -10,7 +10,7 @@ from conformance.names import FEATURES, OPTION_FEATURES, SERVING
 from conformance.vectors.case import Case
 from conformance.vectors.generate import serving
 from conformance.vectors.generate.draft import Draft
-from conformance.vectors.generate.problem import AT_ONCE, Problem, pose
+from conformance.vectors.generate.normal_form import AT_ONCE, Problem, pose
 
 
 def features_of(draft: Draft, problem: Problem | None) -> tuple[str, ...]:

@@ -7,10 +7,11 @@ from typing import Any
 import flint
 import numpy as np
 
-from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.balls import NeverDecidedError, UndecidedError, split
-from conformance.vectors.generate.exact import Exact
-from conformance.vectors.generate.problem import Array, Problem
+from conformance.vectors.generate.ball_rounding import NeverDecidedError, UndecidedError, split
+from conformance.vectors.generate.dyadic import Exact
+from conformance.vectors.generate.float64_model import Approximation
+from conformance.vectors.generate.float64_model import present as present_of
+from conformance.vectors.generate.normal_form import Array, Problem
 
 FIRST_BITS = 192
 LAST_BITS = 12288
@@ -86,6 +87,7 @@ def _decided(
         "weights": approximation.weights,
         "lse": approximation.lse,
     }
+    copied = present_of(problem, approximation)
     result = {name: split_all(outputs[name], shown[name], parted) for name in shown if name in wanted}
     for name, per_batch in present.items():
         if name in wanted:
@@ -93,7 +95,7 @@ def _decided(
             for b, per_head in enumerate(per_batch):
                 for g, array in enumerate(per_head):
                     balls[b, g] = array
-            result[name] = split_all(balls, np.zeros(balls.shape), parted)
+            result[name] = split_all(balls, copied[name], parted)
     return result
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from conformance.names import DTYPES
-from conformance.vectors.generate.approximate import Approximation
+from conformance.vectors.generate.float64_model import Approximation
 from conformance.vectors.generate.gradients.limits import gradient_sizes
+from conformance.vectors.generate.normal_form import Problem, finite
 from conformance.vectors.generate.policies import POLICY, Policy, policies
-from conformance.vectors.generate.problem import Problem, finite
 
 
 def policies_of(

@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.vectors.case import Array, Bound, Golden, query_axis
 from conformance.vectors.generate.draft import Draft
-from conformance.vectors.generate.problem import Bools, Problem, pose
+from conformance.vectors.generate.normal_form import Bools, Problem, pose
 
 PAIRS = 1 << 26
 """Pairs of a query and a key up to which the whole of a call is looked at."""

@@ -7,9 +7,9 @@ import numpy as np
 
 from conformance.dtypes import UNIT_ROUNDOFF
 from conformance.vectors.case import Array, Signature
-from conformance.vectors.generate.balls import NeverDecidedError, UndecidedError, split
-from conformance.vectors.generate.exact import Exact
-from conformance.vectors.generate.problem import Problem
+from conformance.vectors.generate.ball_rounding import NeverDecidedError, UndecidedError, split
+from conformance.vectors.generate.dyadic import Exact
+from conformance.vectors.generate.normal_form import Problem
 
 _HALF, _SCALE = {"eager": 0.5, "fused": 0.5}, {"eager": 3.0, "fused": 0.5}
 LIMITS: Mapping[str, Mapping[str, Mapping[str, float]]] = {

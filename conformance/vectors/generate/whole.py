@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from conformance.vectors.case import Array
-from conformance.vectors.generate.approximate import Approximation, approximate
 from conformance.vectors.generate.bounds import completed, partial_limits
+from conformance.vectors.generate.float64_model import Approximation, approximate
 from conformance.vectors.generate.gradients.oracle import golden_gradients
-from conformance.vectors.generate.gradients.predicted import DRAWS
+from conformance.vectors.generate.gradients.rms import DRAWS
+from conformance.vectors.generate.normal_form import Limits, Problem, finite, parts
 from conformance.vectors.generate.oracle import Pair, golden
 from conformance.vectors.generate.overflow import overflow
 from conformance.vectors.generate.policies import Policy
-from conformance.vectors.generate.problem import Limits, Problem, finite, parts
-from conformance.vectors.generate.sums import FINEST
+from conformance.vectors.generate.summation_error import FINEST
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ from mpmath import mp, mpf
 
 from conformance.names import MHA, MHA_VJP, SDPA, SDPA_VJP, SERVING
 from conformance.vectors.case import Case, Golden
-from conformance.vectors.verify import second, second_gradients, second_serving
+from conformance.vectors.verify import second_gradients, second_reference, second_serving
 
 # hi + lo leaves out at most half a unit of lo's last place: 2^-106 of the value, or half of the least subnormal
 RELATIVE, LEAST = mpf(2) ** -105, mpf(2) ** -1074
 
-REFERENCES: Mapping[str, Callable[[Case], Iterator[second.Compared]]] = {
-    SDPA: second.references,
-    MHA: second.references,
+REFERENCES: Mapping[str, Callable[[Case], Iterator[second_reference.Compared]]] = {
+    SDPA: second_reference.references,
+    MHA: second_reference.references,
     SDPA_VJP: second_gradients.gradients,
     MHA_VJP: second_gradients.gradients,
     **dict.fromkeys(SERVING, second_serving.served),
@@ -50,7 +50,7 @@ def _sampled(case: Case, output: str) -> bool:
     if output != "output" or "w_o" not in case.inputs:
         return False
     heads, width, _ = case.inputs["w_o"].shape
-    return int(case.expected["output"].hi.size * heads * width) >= 2 * second.TERMS
+    return int(case.expected["output"].hi.size * heads * width) >= 2 * second_reference.TERMS
 
 
 def difference(golden: Golden, place: tuple[int, ...], value: Any, slack: Any) -> str:
@@ -63,7 +63,7 @@ def difference(golden: Golden, place: tuple[int, ...], value: Any, slack: Any) -
         return "" if same and lo == 0 else f"the golden is {hi} + {lo}, the second reference says {value}"
     if not math.isfinite(hi):
         return f"the golden is {hi}, the second reference says {mp.nstr(value, 20)}"
-    with mp.workdps(second.DIGITS):
+    with mp.workdps(second_reference.DIGITS):
         error = abs((value - mpf(hi)) - mpf(lo))
         allowed = abs(value) * RELATIVE + LEAST + slack
         return "" if error <= allowed else f"the golden {hi} + {lo} is off by {mp.nstr(error, 3)}"

@@ -33,7 +33,7 @@ def verify(cases: Sequence[Case], processes: int) -> Iterator[tuple[str, Verifie
     Raises:
         ModuleNotFoundError: python-flint or mpmath is not installed.
     """
-    from conformance.vectors.verify import agreement, derivation, relations  # noqa: F401 -- said before a pool
+    from conformance.vectors.verify import agreement, derivation, metamorphic  # noqa: F401 -- said before a pool
 
     asked = [case for case in cases if not case.raises]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
@@ -44,7 +44,7 @@ def verify(cases: Sequence[Case], processes: int) -> Iterator[tuple[str, Verifie
 def _verified(case: Case) -> Verified:
     from conformance.vectors.verify.agreement import compared
     from conformance.vectors.verify.derivation import derived
-    from conformance.vectors.verify.relations import related
+    from conformance.vectors.verify.metamorphic import related
 
     certified, wrong = derived(case)
     agreed, off = compared(case)

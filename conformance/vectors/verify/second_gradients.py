@@ -11,7 +11,7 @@ from typing import Any
 from mpmath import mp, mpf
 
 from conformance.vectors.case import Case
-from conformance.vectors.verify.second import DIGITS, Call, Compared, Place, real
+from conformance.vectors.verify.second_reference import DIGITS, Call, Compared, Place, real
 
 SLACK = mpf(10) ** (12 - DIGITS)
 """Of the size of what was added up."""

@@ -15,7 +15,7 @@ from mpmath import mp, mpf
 
 from conformance.names import APPEND, LATENT, MERGE, PACKED, PAGED, SDPA
 from conformance.vectors.case import Array, Case, Golden
-from conformance.vectors.verify.second import DIGITS, Compared, Place, references
+from conformance.vectors.verify.second_reference import DIGITS, Compared, Place, references
 
 SLACK = mpf(10) ** (12 - DIGITS)
 At = Callable[[Place], Any]

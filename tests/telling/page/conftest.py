@@ -9,14 +9,14 @@ import pytest
 
 from conformance.judging.verdict import Got, Row
 from conformance.names import SDPA
-from conformance.running.answer import Hello, Question
 from conformance.running.events import Started
+from conformance.running.messages import Hello, Question
 from conformance.running.protocol import encode_array
 from conformance.running.request import Request
 from conformance.running.runner import InProcess, answered
 from conformance.running.target import adopt
 from conformance.telling.page import render
-from conformance.telling.record import Recorder
+from conformance.telling.recorder import Recorder
 from conformance.telling.report import Report
 from conformance.vectors import load
 from conformance.vectors.load import Vectors

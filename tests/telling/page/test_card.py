@@ -9,7 +9,7 @@ import pytest
 from conformance.cli import main
 from conformance.judging.verdict import Diagnosis
 from conformance.telling.page.card import SHOWN, card
-from conformance.telling.record import text
+from conformance.telling.recorder import text
 
 HOSTILE = (
     "<script>alert(1)</script>",

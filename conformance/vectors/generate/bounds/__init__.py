@@ -7,15 +7,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.bounds.operand import operand_of
+from conformance.vectors.generate.bounds.average_error import head_of
 from conformance.vectors.generate.bounds.output import outputs_of
-from conformance.vectors.generate.bounds.product import head_of
+from conformance.vectors.generate.bounds.projection_error import operand_of
 from conformance.vectors.generate.bounds.softmax import softmax_of
-from conformance.vectors.generate.bounds.statistics import lse_limits, weights_limits
+from conformance.vectors.generate.bounds.weights_lse import lse_limits, weights_limits
+from conformance.vectors.generate.float64_model import Approximation
+from conformance.vectors.generate.normal_form import Array, Limits, Problem
 from conformance.vectors.generate.policies import Policy
-from conformance.vectors.generate.problem import Array, Limits, Problem
-from conformance.vectors.generate.sums import last_rounding
+from conformance.vectors.generate.summation_error import last_rounding
 
 SQUARED_AWAY = 2.0**-480
 """Variances of errors below it may underflow in float64: W alone counts for them."""

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.bounds.product import Head
+from conformance.vectors.generate.bounds.average_error import Head
+from conformance.vectors.generate.float64_model import Approximation
+from conformance.vectors.generate.normal_form import Limits, Problem, finite
 from conformance.vectors.generate.policies import Policy
-from conformance.vectors.generate.problem import Limits, Problem, finite
-from conformance.vectors.generate.sums import partial_sums, sum_variance
+from conformance.vectors.generate.summation_error import partial_sums, sum_variance
 
 
 def outputs_of(problem: Problem, a: Approximation, policy: Policy, b: int, heads: list[Head]) -> list[Limits]:

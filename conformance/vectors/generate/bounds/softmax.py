@@ -5,11 +5,11 @@ from functools import cached_property
 
 import numpy as np
 
-from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.bounds.operand import Operand
+from conformance.vectors.generate.bounds.projection_error import Operand
+from conformance.vectors.generate.float64_model import Approximation
+from conformance.vectors.generate.normal_form import Array, Bools, Problem, finite
 from conformance.vectors.generate.policies import Policy
-from conformance.vectors.generate.problem import Array, Bools, Problem, finite
-from conformance.vectors.generate.sums import (
+from conformance.vectors.generate.summation_error import (
     Ties,
     largest_error,
     partial_sums,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from conformance.vectors.generate.draft import Draft, attend, gradient, project
-from conformance.vectors.generate.draws import Draws
+from conformance.vectors.generate.random_inputs import Draws
 
 
 def drafts() -> Iterator[Draft]:

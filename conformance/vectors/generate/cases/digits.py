@@ -8,7 +8,9 @@ import numpy as np
 
 from conformance.names import MHA
 from conformance.vectors.generate.draft import Draft, attend, gradient, project
-from conformance.vectors.generate.draws import Draws
+from conformance.vectors.generate.random_inputs import Draws
+
+# fmt: off
 
 BITS = {"float64": 53, "float32": 24, "float16": 11}
 _SMALL: dict[str, Any] = {"heads": 2, "q_len": 4, "kv_len": 5, "d_k": 3}
@@ -26,26 +28,16 @@ def drafts() -> Iterator[Draft]:
                         continue
                     if name not in _ONLY.get((kind, path), (name,)):
                         continue
-                    yield _filled(
-                        operation(
-                            f"digits/{kind}-{dtype}{path and '-'}{path}-{name}",
-                            f"{words}: operands of {bits} significant bits{_WHERE[path]}.",
-                            "NUM-8",
-                            *(("NUM-4",) if dtype == "float64" else ()),
-                            *covers,
-                            only=(dtype,),
-                            **{**sizes, **given},
-                        ),
-                        bits,
-                    )
+                    yield _filled(operation(f"digits/{kind}-{dtype}{path and '-'}{path}-{name}",
+                            f"{words}: operands of {bits} significant bits{_WHERE[path]}.", "NUM-8",
+                            *(("NUM-4",) if dtype == "float64" else ()), *covers, only=(dtype,),
+                            **{**sizes, **given}), bits)
 
 
 _WHERE = {"": "", "wide": ", 64 columns", "long": ", 130 keys"}
 _BULKY = ("plain", "bias", "past")
-_ONLY = {
-    **{(kind, "long"): ("plain",) for kind in ("layer", "gradient", "gradient-layer")},
-    ("gradient-layer", "wide"): _BULKY,
-}
+_ONLY = {**{(kind, "long"): ("plain",) for kind in ("layer", "gradient", "gradient-layer")},
+    ("gradient-layer", "wide"): _BULKY}
 """Where not every option is asked, which are: their gradients take much room."""
 _FORWARD = ("weights", "lse")
 
@@ -54,12 +46,9 @@ def _layer(*given: Any, **more: Any) -> Draft:
     return project(*given, **{"d_q": 5, **more})
 
 
-_KINDS: dict[str, Any] = {
-    "attention": attend,
-    "layer": _layer,
+_KINDS: dict[str, Any] = {"attention": attend, "layer": _layer,
     "gradient": lambda *given, **more: gradient(attend(*given, **more)),
-    "gradient-layer": lambda *given, **more: gradient(_layer(*given, **more)),
-}
+    "gradient-layer": lambda *given, **more: gradient(_layer(*given, **more))}
 
 
 def _paths(kind: str, dtype: str) -> dict[str, dict[str, Any]]:

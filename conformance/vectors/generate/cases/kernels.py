@@ -14,10 +14,11 @@ from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.seeding import Sizes, box, seed, seeded, shapes, spread, whole
 from conformance.vectors.seeded import Seed
 
+# fmt: off
+
 FORWARD = (
     *("mask", "bias", "causal", "offset", "window", "lengths", "scale", "softcap", "sinks", "weights", "lse"),
-    *("past", "grouped", "value-dim", "broadcast", "empty"),
-)
+    *("past", "grouped", "value-dim", "broadcast", "empty"))
 """What may meet, as the IDs of cases say it."""
 BACKWARD = tuple(option for option in FORWARD if option not in ("weights", "lse"))
 NEEDS = {"offset": ("causal", "window"), "broadcast": ("mask", "bias"), "empty": ("lengths", "mask")}
@@ -26,54 +27,17 @@ TILES = {"whole": 0, "less": -1, "more": 1}
 PATHS = ("decode", "chunk", "prompt")
 QUERIES = {"decode": "One query", "chunk": "Four queries", "prompt": "As many queries as keys"}
 
-WORDS = {
-    "mask": "a mask",
-    "bias": "a bias",
-    "causal": "causality",
-    "offset": "an offset",
-    "window": "a window",
-    "lengths": "lengths",
-    "scale": "a scale",
-    "softcap": "a softcap",
-    "sinks": "sinks",
-    "weights": "weights",
-    "lse": "lse",
-    "past": "a past",
-    "grouped": "groups",
-    "value-dim": "narrow values",
-    "broadcast": "broadcasting",
-    "empty": "empty rows",
-}
-COVERS = {
-    "mask": "MASK-1",
-    "bias": "ATT-7",
-    "causal": "MASK-6",
-    "offset": "MASK-8",
-    "window": "MASK-10",
-    "lengths": "MASK-12",
-    "scale": "ATT-4",
-    "softcap": "ATT-5",
-    "sinks": "ATT-12",
-    "weights": "ATT-13",
-    "lse": "ATT-14",
-    "past": "CACHE-1",
-    "grouped": "HEAD-2",
-    "value-dim": "SHAPE-3",
-    "broadcast": "SHAPE-8",
-    "empty": "MASK-3",
-}
-BACKWARD_COVERS = {
-    "bias": "GRAD-5",
-    "softcap": "GRAD-7",
-    "sinks": "GRAD-8",
-    "past": "GRAD-13",
-    "grouped": "GRAD-6",
-    "empty": "GRAD-4",
-    "mask": "GRAD-3",
-    "causal": "GRAD-3",
-    "window": "GRAD-3",
-    "lengths": "GRAD-3",
-}
+WORDS = {"mask": "a mask", "bias": "a bias", "causal": "causality", "offset": "an offset",
+    "window": "a window", "lengths": "lengths", "scale": "a scale", "softcap": "a softcap", "sinks": "sinks",
+    "weights": "weights", "lse": "lse", "past": "a past", "grouped": "groups", "value-dim": "narrow values",
+    "broadcast": "broadcasting", "empty": "empty rows"}
+COVERS = {"mask": "MASK-1", "bias": "ATT-7", "causal": "MASK-6", "offset": "MASK-8", "window": "MASK-10",
+    "lengths": "MASK-12", "scale": "ATT-4", "softcap": "ATT-5", "sinks": "ATT-12", "weights": "ATT-13",
+    "lse": "ATT-14", "past": "CACHE-1", "grouped": "HEAD-2", "value-dim": "SHAPE-3", "broadcast": "SHAPE-8",
+    "empty": "MASK-3"}
+BACKWARD_COVERS = {"bias": "GRAD-5", "softcap": "GRAD-7", "sinks": "GRAD-8", "past": "GRAD-13",
+    "grouped": "GRAD-6", "empty": "GRAD-4", "mask": "GRAD-3", "causal": "GRAD-3", "window": "GRAD-3",
+    "lengths": "GRAD-3"}
 
 
 _OF_SINK = {"sinks", "lse", "empty"}
@@ -103,14 +67,8 @@ class Kind:
 
 KINDS = (
     Kind("", FORWARD, {"decode": 256, "chunk": 128, "prompt": 128}, 3, always=("ATT-1",)),
-    Kind(
-        "gradient-",
-        BACKWARD,
-        {"decode": 256, "chunk": 128, "prompt": 64},
-        2,
-        backward=True,
-        always=("GRAD-1",),
-    ),
+    Kind("gradient-", BACKWARD, {"decode": 256, "chunk": 128, "prompt": 64}, 2,
+         backward=True, always=("GRAD-1",)),
     Kind("layer-", FORWARD, {"decode": 128, "prompt": 128}, 2, width=64, always=("PROJ-1", "PROJ-3")),
     Kind("layer-gradient-", BACKWARD, {"prompt": 64}, 2, 2, 8, width=16, backward=True, always=("GRAD-10",)),
 )
@@ -135,32 +93,19 @@ def _draft(kind: Kind, meeting: Meeting) -> Draft:
     tile, path = meeting.place
     options, kv_len = meeting.options, kind.tiles[path] + TILES[tile]
     q_len = {"decode": 1, "chunk": 4, "prompt": kv_len}[path]
-    sizes = Sizes(
-        heads=kind.heads,
-        groups=kind.heads // (2 if "grouped" in options else 1),
-        q_len=q_len,
-        kv_len=kv_len,
-        d_k=kind.d_k,
-        d_v=kind.d_k // 2 if "value-dim" in options else kind.d_k,
-        past=(48 if path == "prompt" else kv_len - q_len) if "past" in options else 0,
-        width=kind.width,
-    )
+    sizes = Sizes(heads=kind.heads, groups=kind.heads // (2 if "grouped" in options else 1), q_len=q_len,
+        kv_len=kv_len, d_k=kind.d_k, d_v=kind.d_k // 2 if "value-dim" in options else kind.d_k,
+        past=(48 if path == "prompt" else kv_len - q_len) if "past" in options else 0, width=kind.width)
     covers = dict.fromkeys(kind.always)
     known = BACKWARD_COVERS if kind.backward else COVERS
     covers |= dict.fromkeys(known[option] for option in options if option in known)
     if set(options) >= _OF_SINK:
         covers["MASK-16"] = None
     words = " and ".join(", ".join(WORDS[o] for o in options).rsplit(", ", 1))
-    return seeded(
-        name_of(kind, meeting),
-        f"{QUERIES[path]} over {kv_len} keys, with {words}.",
-        *covers,
-        sizes=sizes,
-        backward=kind.backward,
-        only=meeting.dtypes,
+    return seeded(name_of(kind, meeting), f"{QUERIES[path]} over {kv_len} keys, with {words}.", *covers,
+        sizes=sizes, backward=kind.backward, only=meeting.dtypes,
         **_rows(kind, sizes, options, meeting.number % 2),
-        **given(options, sizes, meeting.number, kind.backward),
-    )
+        **given(options, sizes, meeting.number, kind.backward))
 
 
 def _rows(kind: Kind, sizes: Sizes, options: tuple[str, ...], odd: int) -> dict[str, Any]:

@@ -7,21 +7,18 @@ from typing import Any
 import numpy as np
 
 from conformance.vectors.generate.draft import Draft, attend, gradient, project
-from conformance.vectors.generate.draws import Draws
+from conformance.vectors.generate.random_inputs import Draws
 
-_WAYS = {
-    "heads": "have lengths before heads in memory",
+# fmt: off
+
+_WAYS = {"heads": "have lengths before heads in memory",
     "packed": "are slices of wider tensors, as of one that holds all three",
     "stepped": "are every second number of wider tensors",
     "spread": "have strides of zero along every axis of equal numbers",
-    "behind": "begin in the middle of a longer array",
-}
-_KINDS: dict[str, Any] = {
-    "attention": attend,
-    "layer": project,
+    "behind": "begin in the middle of a longer array"}
+_KINDS: dict[str, Any] = {"attention": attend, "layer": project,
     "gradient": lambda *given, **more: gradient(attend(*given, **more)),
-    "gradient-layer": lambda *given, **more: gradient(project(*given, **more)),
-}
+    "gradient-layer": lambda *given, **more: gradient(project(*given, **more))}
 _SIZES: dict[str, Any] = {"heads": 2, "q_len": 3, "kv_len": 5}
 _NARROW: dict[str, Any] = {"d_q": 5, "d_k": 3}
 
@@ -37,48 +34,23 @@ def drafts() -> Iterator[Draft]:
         for way in ("stepped", "behind", *(("packed", "heads") if name == "past" else ())):
             operands = ("past_key", "past_value") if name == "past" else (_OPERAND[name],)
             for kind in ("attention", "gradient"):
-                draft = _KINDS[kind](
-                    f"memory/{kind}-{way}-{name}",
-                    f"{_OF[name]}, which alone of all operands lies {_LIES[way]}.",
-                    "IND-2",
-                    *covers,
-                    **_SIZES,
-                    **given,
-                )
+                draft = _KINDS[kind](f"memory/{kind}-{way}-{name}",
+                    f"{_OF[name]}, which alone of all operands lies {_LIES[way]}.", "IND-2", *covers,
+                    **_SIZES, **given)
                 yield replace(draft, memory=dict.fromkeys(operands, way))
     for name, (covers, given) in _options(equal=True).items():
-        draft = attend(
-            f"memory/attention-spread-{name}",
-            f"{_OF[name]}, of equal numbers along some axes, whose strides are zero there.",
-            "IND-2",
-            *covers,
-            **_SIZES,
-            **given,
-        )
+        draft = attend(f"memory/attention-spread-{name}",
+            f"{_OF[name]}, of equal numbers along some axes, whose strides are zero there.", "IND-2", *covers,
+            **_SIZES, **given)
         yield replace(draft, memory={_OPERAND[name]: "spread"})
 
 
-_OPERAND = {
-    "mask": "mask",
-    "bias": "attn_bias",
-    "lengths": "kv_lengths",
-    "offsets": "q_offset",
-    "sinks": "sinks",
-}
-_OF = {
-    "mask": "A mask",
-    "bias": "A bias",
-    "lengths": "Lengths",
-    "offsets": "Offsets",
-    "sinks": "Sinks",
-    "past": "A past",
-}
-_LIES = {
-    "stepped": "as every second number of a wider array",
-    "behind": "in the middle of a longer array",
-    "packed": "as a slice of a wider tensor",
-    "heads": "with lengths before heads",
-}
+_OPERAND = {"mask": "mask", "bias": "attn_bias", "lengths": "kv_lengths", "offsets": "q_offset",
+    "sinks": "sinks"}
+_OF = {"mask": "A mask", "bias": "A bias", "lengths": "Lengths", "offsets": "Offsets", "sinks": "Sinks",
+    "past": "A past"}
+_LIES = {"stepped": "as every second number of a wider array", "behind": "in the middle of a longer array",
+    "packed": "as a slice of a wider tensor", "heads": "with lengths before heads"}
 
 
 def _options(equal: bool = False) -> dict[str, tuple[tuple[str, ...], dict[str, Any]]]:
@@ -107,6 +79,5 @@ def _equal(draft: Draft, way: str) -> Draft:
     """For strides of zero: operands that are the same for both batch entries, and weights for both heads."""
     if way != "spread":
         return draft
-    return replace(
-        draft, inputs={name: np.repeat(x[:1], x.shape[0], axis=0) for name, x in draft.inputs.items()}
-    )
+    return replace(draft,
+        inputs={name: np.repeat(x[:1], x.shape[0], axis=0) for name, x in draft.inputs.items()})

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.problem import Array, Problem, finite
+from conformance.vectors.generate.float64_model import Approximation
+from conformance.vectors.generate.normal_form import Array, Problem, finite
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.bounds.operand import operand_of
+from conformance.vectors.generate.bounds.projection_error import operand_of
 from conformance.vectors.generate.bounds.softmax import softmax_of
+from conformance.vectors.generate.float64_model import Approximation
 from conformance.vectors.generate.gradients.backward import Backward
-from conformance.vectors.generate.gradients.worst import PROJECTIONS, grouped
+from conformance.vectors.generate.gradients.worst_case import PROJECTIONS, grouped
+from conformance.vectors.generate.normal_form import Array, Problem, finite
 from conformance.vectors.generate.policies import Policy
-from conformance.vectors.generate.problem import Array, Problem, finite
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Which gradients a call asks for, and in which shapes (GRAD-2)."""
 
 from conformance.names import BIASES, WEIGHTS
-from conformance.vectors.generate.problem import Problem
+from conformance.vectors.generate.normal_form import Problem
 
 GRADIENTS = ("query", "key", "value", "attn_bias", "sinks", *WEIGHTS, *BIASES)
 

@@ -6,10 +6,11 @@ from typing import Any
 import flint
 import numpy as np
 
-from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.balls import split
-from conformance.vectors.generate.exact import Exact
+from conformance.vectors.generate.ball_rounding import split
+from conformance.vectors.generate.dyadic import Exact
+from conformance.vectors.generate.float64_model import Approximation
 from conformance.vectors.generate.gradients.names import has_structural_zero, sums_whole_rows
+from conformance.vectors.generate.normal_form import Array, Problem
 from conformance.vectors.generate.oracle import (
     Pair,
     Weights,
@@ -20,7 +21,6 @@ from conformance.vectors.generate.oracle import (
     softmax,
     split_all,
 )
-from conformance.vectors.generate.problem import Array, Problem
 
 
 def golden_gradients(

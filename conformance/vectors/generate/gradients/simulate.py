@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.vectors.generate.approximate import Approximation
-from conformance.vectors.generate.gradients.noise import Noise
-from conformance.vectors.generate.problem import Array, Bools, Problem, finite
-from conformance.vectors.generate.sums import Alike, alike_in_all, sum_coherence
+from conformance.vectors.generate.float64_model import Approximation
+from conformance.vectors.generate.gradients.rounding_noise import Noise
+from conformance.vectors.generate.normal_form import Array, Bools, Problem, finite
+from conformance.vectors.generate.summation_error import Alike, alike_in_all, sum_coherence
 
 _T = (-1, -2)
 
