@@ -18,11 +18,13 @@ from conformance.telling.explain import (
     explanation,
     explanation_lines,
     kind_of,
+    subject,
+    subject_lines,
 )
 from conformance.telling.inventory import LISTS, case_json, case_lines, list_table
 from conformance.telling.merge_shards import join
 from conformance.telling.report import Report, checksums, read_report
-from conformance.telling.requirements import read_requirements
+from conformance.telling.requirements import Requirement, read_requirements
 from conformance.telling.table import matrix_lines, matrix_table
 from conformance.telling.terminal import console, plain
 from conformance.vectors import load
@@ -83,11 +85,13 @@ def _show(found: Sequence[Case], as_json: bool, verbose: bool) -> int:
 def explain(name: str, as_json: bool) -> int:
     """Explain REQUIREMENT: its text, rationale and decision, its cases and the mistakes that break it.
 
-    Also takes the ID of a known mistake.
+    Also takes the ID of a known mistake; of a chapter or a feature it lists the requirements.
     """
     kind = kind_of(name)
     if kind == "case":
         raise UsageError(f"{name} is a case: say `{PROGRAM} show {name}`")
+    if not kind:
+        return _list_subject(name, subject(name), as_json)
     found = defect_explanation(name) if kind == "defect" else explanation(name)
     if as_json:
         print_json(found)
@@ -95,6 +99,16 @@ def explain(name: str, as_json: bool) -> int:
     out = console()
     for line in defect_lines(found) if kind == "defect" else explanation_lines(found):
         out.print(plain(line), soft_wrap=True)
+    return CONFORMANT
+
+
+def _list_subject(name: str, found: Sequence[Requirement], as_json: bool) -> int:
+    """The requirements of a chapter or a feature."""
+    if as_json:
+        print_json([explanation(requirement.id) for requirement in found])
+        return CONFORMANT
+    for line in subject_lines(name, list(found)):
+        console().print(plain(line), soft_wrap=True)
     return CONFORMANT
 
 

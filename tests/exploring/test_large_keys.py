@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.exploring.draw import Claims
+from conformance.exploring.claims import Claims
 from conformance.exploring.large import sampled
 from conformance.exploring.large.call import Large, line, read_token, token
 from conformance.exploring.large.draw import draw

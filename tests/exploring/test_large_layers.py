@@ -7,7 +7,7 @@ import large_layers
 import numpy as np
 import pytest
 
-from conformance.exploring.draw import Claims
+from conformance.exploring.claims import Claims
 from conformance.exploring.large import layer
 from conformance.exploring.large.call import LOUD, Large, line, read_token, token
 from conformance.exploring.large.draw import draw, needs

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 
-from conformance.exploring.draw import Claims
+from conformance.exploring.claims import Claims
 from conformance.exploring.explain import joined
 from conformance.exploring.large.asking import Asker
 from conformance.exploring.large.call import EVERY, Large, line, token
