@@ -420,6 +420,21 @@ def test_the_help_imports_no_command() -> None:
     assert done.stdout.splitlines()[-1] == "set()"
 
 
+@pytest.mark.parametrize(
+    ("words", "not_imported"),
+    [
+        ("list backends", {"numpy", "jsonschema", "conformance.running.runner", "conformance.defects.bank"}),
+        ("list cases", {"jsonschema", "conformance.running.runner", "conformance.defects.bank"}),
+        ("explain MASK-3", {"jsonschema", "conformance.running.runner"}),
+    ],
+)
+def test_what_a_short_command_need_not_wait_for(words: str, not_imported: set[str]) -> None:
+    code = f"import sys; from conformance.cli import main; main({words.split()})"
+    code += f"; print(sorted({not_imported} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_help_shows_examples(command: Called) -> None:
     names = ["run", "init", "list", "show", "explain", "compare", "report", "vectors", "trace"]
     for call in ([], *([name] for name in names), ["vectors", "export"], ["vectors", "verify"]):

@@ -5,6 +5,7 @@ import importlib
 import click
 
 from conformance.cli.exit_codes import CONFORMANT, MISUSED, examples
+from conformance.garbage import no_search
 from conformance.running.suggestions import nearest
 from conformance.running.text_limits import shorten
 from conformance.version import SPEC_VERSION, SUITE_VERSION, VECTORS_VERSION
@@ -19,7 +20,7 @@ COMMANDS = {
     "init": ("starting:init", "Write FILE, a commented plug-in to start from: it runs at..."),
     "judge": ("judging:judge", "Accept or reject the program TARGET on one problem, by fresh..."),
     "list": ("inspecting:list_", "List what the suite holds."),
-    "report": ("inspecting:report", "Print a table of one or many reports: chapter by target, then..."),
+    "report": ("reporting:report", "Print a table of one or many reports: chapter by target, then..."),
     "run": ("running:run", "Test TARGET with every case that it supports."),
     "show": ("inspecting:show", "Show CASE in full: what it exposes, requirements, inputs,..."),
     "trace": ("tracing:trace", "Trace requirements, cases, defects and tests to each other;..."),
@@ -41,7 +42,8 @@ class _Commands(click.Group):
             return None
         if cmd_name not in self.commands:
             module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-            found = getattr(importlib.import_module(f"conformance.cli.{module}"), attribute)
+            with no_search():
+                found = getattr(importlib.import_module(f"conformance.cli.{module}"), attribute)
             self.add_command(found, cmd_name)
         return self.commands[cmd_name]
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from conformance.running.request import TIMEOUT, Request
+if TYPE_CHECKING:
+    from conformance.running.request import Request  # imports the runner, which a list has no need of
 
 FILE = click.Path(path_type=Path)
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -61,6 +62,8 @@ def baseline(words: str) -> Decorator:
 
 def timeout(words: str) -> Decorator:
     """`--timeout`, with what it limits."""
+    from conformance.running.request import TIMEOUT
+
     return click.option(
         "--timeout", type=float, default=TIMEOUT, show_default=True, metavar="SECONDS", help=words
     )
@@ -78,10 +81,12 @@ REQUEST = (
 """The options that make a request."""
 
 
-def request_of(options: dict[str, Any]) -> Request:
+def request_of(options: dict[str, Any]) -> "Request":
     """The request that is among the options of a command, which keeps the others.
 
     Raises:
         UsageError: they do not go together, or a name is unknown.
     """
+    from conformance.running.request import Request
+
     return Request.of(**{name: options.pop(name) for name in REQUEST if name in options})

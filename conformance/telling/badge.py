@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
@@ -84,7 +84,7 @@ def picture(report: Report, profile: str | None = None) -> str:
         fill=HEX[said.colour],
         label=escape(said.label),
         message=escape(said.message),
-        name=escape(f"{said.label}: {said.message}", {'"': "&quot;"}),
+        name=escape(f"{said.label}: {said.message}"),
         title=escape(said.claim),
         label_x=left / 2,
         message_x=left + right / 2,

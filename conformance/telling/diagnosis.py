@@ -45,7 +45,7 @@ def diagnosis_lines(found: Diagnosed, rows: Iterable[Row] = ()) -> list[str]:
         lines.append(f"{counted(unseen, 'failure')} could not be analysed: {_why_unseen(rows)}")
     if found.hurried:
         lines.append("the time for the diagnosis ran out: there may be more to find")
-    return [*split_lines(found.splits), *found.experiments, *lines]
+    return [*split_lines(found.splits), *found.results, *found.experiments, *lines]
 
 
 def _why_unseen(rows: Iterable[Row]) -> str:
@@ -196,6 +196,7 @@ def diagnosis_json(found: Diagnosed) -> dict[str, Any]:
         "explained": found.explained,
         "hurried": found.hurried,
         "splits": list(splits_json(found)),
+        "results": list(found.results),
         "experiments": list(found.experiments),
         "notes": list(notes_json(found)),
         "findings": [_finding_json(finding) for finding in found.findings],

@@ -8,18 +8,17 @@ from conformance.errors import UsageError
 from conformance.names import FEATURES
 from conformance.running.suggestions import known, nearest
 from conformance.telling.decisions import read_decisions
-from conformance.telling.inventory import read_defects
+from conformance.telling.inventory import read_cases, read_defects
 from conformance.telling.markdown import unlinked
 from conformance.telling.requirements import Requirement, read_requirements
 from conformance.telling.terminal import counted, shorten
-from conformance.vectors import load
 
 
 def kind_of(name: str) -> str:
     """What a name is, whatever its letters' case: `requirement`, `case`, `defect`, or nothing that is known."""
     if any(r.id == name.upper() for r in read_requirements()):
         return "requirement"
-    if any(case.id == name.lower() for case in load.load_vectors().cases):
+    if any(case.id == name.lower() for case in read_cases()):
         return "case"
     return "defect" if any(defect.id == name.lower() for defect in read_defects()) else ""
 
@@ -51,11 +50,7 @@ def explanation(name: str) -> dict[str, Any]:
             for path in found.decisions
             if path in decisions
         ],
-        "cases": [
-            {"id": case.id, "note": case.note}
-            for case in load.load_vectors().cases
-            if found.id in case.covers
-        ],
+        "cases": [{"id": case.id, "note": case.note} for case in read_cases() if found.id in case.covers],
         "defects": [
             {"id": defect.id, "sentence": defect.sentence, "origin": defect.origin}
             for defect in read_defects()

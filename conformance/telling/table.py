@@ -158,7 +158,7 @@ def summary_lines(report: Report, profile: str | None = None) -> list[Text]:
 
 
 def lacking(report: Report, profile: str) -> str:
-    """` (not supported: gqa, cache)`: what a profile needs and the target does not claim; empty where it has all."""
+    """` (not supported: gqa, cache)`: what a profile needs and the target lacks; empty where it has all."""
     names = [name for name in PROFILES[profile] if report.features[name].status == "not claimed"]
     return f" (not supported: {', '.join(names)})" if names else ""
 

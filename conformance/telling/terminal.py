@@ -44,6 +44,8 @@ def counted(number: int, noun: str) -> str:
 
 def safe(text: str) -> str:
     """The text with its control and formatting characters escaped."""
+    if text.isprintable():
+        return text
     return "".join(
         character.encode("unicode_escape").decode()
         if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
