@@ -246,6 +246,7 @@ def site(session: nox.Session) -> None:
     shutil.rmtree(source, ignore_errors=True)
     session.run("python", "-m", "conformance.telling.site", *words, "--out", str(source))
     session.run("zensical", "build", "--strict", "--clean", "-f", str(source / "mkdocs.yml"))
+    session.run("python", "tests/telling/built_site.py", str(source / "site"))
 
 
 @nox.session

@@ -209,11 +209,17 @@ def test_what_is_assumed_is_said_once(
         monkeypatch.setattr(load, "load_vectors", lambda directory=None: cases)
         status, out, err = command("run", f"{target}:{operator}", "--in-process")
         assert status == (operator == "wrong")
-        assert "assumed" not in err
+        told = [line for line in err.splitlines() if "assumed" in line]
+        assert len(told) == (operator == "wrong"), "of the first failure, and once"
+        for line in told:
+            assert re.match(
+                r" {8}it needs (gqa|empty), which is assumed to be supported, since .* write features", line
+            )
         return [line for line in out.splitlines() if "assumed" in line]
 
     hint = (
-        "all failures need empty or gqa, which are assumed to be supported; if not, set `features` to what is"
+        "all failures need empty or gqa, which are assumed to be supported, since the target declares no features; "
+        'if they are not, write features = {"value_dim", "broadcast"} in its file'
     )
     assert sorted(run("wrong", ("gqa",), ("empty",))) in (
         [hint],

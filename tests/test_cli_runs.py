@@ -32,6 +32,10 @@ def good(query, key, value, *, scale=None):
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     return (weights / weights.sum(-1, keepdims=True) @ value.astype("f8")).astype(query.dtype)
 
+def refusing(query, key, value, *, scale=None):
+    return good(query, key, value, scale=scale)
+refusing.features = {"scale", "validation"}
+
 def wrong(query, key, value, *, scale=None):
     return good(query, key, value, scale=1.0)
 
@@ -47,7 +51,6 @@ Called = Callable[..., tuple[int, str, str]]
 @pytest.fixture(autouse=True)
 def _vectors(make_vectors: Any, make_case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     cases = make_vectors(
         make_case("attention/plain"),
         make_case("attention/scaled", features=("scale",), options={"scale": 1.0}, covers=("ATT-4",)),
@@ -237,9 +240,9 @@ def test_a_baseline_is_applied_to_what_was_judged_before(
 
 SCRIPT = """
 import pickle, sys
-from conformance.telling import record
+from conformance.telling import recorder
 from conformance.vectors import load
-record.WRITE_SECONDS = 0.0
+recorder.WRITE_SECONDS = 0.0
 vectors = pickle.load(open(sys.argv[1], "rb"))
 load.load_vectors = lambda directory=None: vectors
 from conformance.cli import main
@@ -291,6 +294,22 @@ def test_summary_on_github(run: Called, tmp_path: Path, monkeypatch: pytest.Monk
     assert lines[:2] == ["before", "### wrong &#40;eager&#41;: non-conformant"]
     assert "| chapter | float32 |" in lines
     assert any(line.startswith("| fail | attention/plain | float32 | output&#91;") for line in lines)
+
+
+def test_the_summary_on_github_says_what_the_step_fails_by(
+    run: Called, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    status, out, _ = run("good", "-q", "--profile", "decoder")
+    assert status == 1
+    assert "profile decoder: incomplete (not supported: is_causal, q_offset, cache)" in out
+    assert "profile decoder&#58; incomplete &#40;not supported&#58; is&#95;causal" in summary.read_text(), (
+        "nothing fails, and the step does"
+    )
+    summary.write_text("")
+    assert run("nothing")[0] == 2
+    assert summary.read_text().startswith("### mha-conformance: nothing was run\n\ncannot find ")
 
 
 def test_a_badge_of_another_form_is_refused_before_the_run(run: Called, tmp_path: Path) -> None:
@@ -456,7 +475,13 @@ def test_from_python(target: Path, tmp_path: Path) -> None:
 def test_a_run_ends_with_what_was_not_tested(run: Called) -> None:
     told = "not tested: float64, float16, bfloat16, which the target does not declare in `dtypes`"
     assert told in run("good")[1].splitlines()
-    assert "not tested" not in run("good", "--dtype", "float32")[1]
+    assert "in `dtypes`" not in run("good", "--dtype", "float32")[1]
+    refusals = (
+        "calls that must be refused were not tested: declare `validation` in `features` if they are refused"
+    )
+    assert refusals in run("good")[1].splitlines()
+    assert refusals not in run("good", "-k", "plain")[1], "a part of the suite says nothing of the rest"
+    assert refusals not in run("refusing")[1]
 
 
 def test_variants_that_were_not_asked_are_not_counted(run: Called) -> None:

@@ -69,6 +69,12 @@ def _ended(status: int, message: str) -> int:
     from conformance.resources import GONE
     from conformance.telling.terminal import MESSAGE, inert, shorten
 
+    if status == MISUSED and "GITHUB_STEP_SUMMARY" in os.environ:
+        from conformance.telling.github import misused_markdown, summarise
+
+        with suppress(OSError):
+            summarise(misused_markdown(message))
+
     if status == MISUSED and GONE not in message and not _has_folder():
         message = f"{message}; {GONE}"
     with suppress(OSError):  # nobody is left to read it

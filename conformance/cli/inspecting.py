@@ -11,7 +11,7 @@ from conformance.cli.exit_codes import CONFORMANT, PROGRAM, examples
 from conformance.errors import UsageError
 from conformance.running.suggestions import known
 from conformance.telling.inventory import LISTS, list_table, read_cases
-from conformance.telling.requirements import read_requirements
+from conformance.telling.requirements import Requirement, read_requirements
 from conformance.telling.terminal import console, plain
 
 if TYPE_CHECKING:
@@ -74,13 +74,15 @@ def _show(found: "Sequence[Case]", as_json: bool, verbose: bool) -> int:
 def explain(name: str, as_json: bool) -> int:
     """Explain REQUIREMENT: its text, rationale and decision, its cases and the mistakes that break it.
 
-    Also takes the ID of a known mistake.
+    Also takes the ID of a known mistake; of a chapter or a feature it lists the requirements.
     """
     from conformance.telling import explain as telling
 
     kind = telling.kind_of(name)
     if kind == "case":
         raise UsageError(f"{name} is a case: say `{PROGRAM} show {name}`")
+    if not kind:
+        return _list_subject(name, telling.subject(name), as_json)
     found = telling.defect_explanation(name) if kind == "defect" else telling.explanation(name)
     if as_json:
         print_json(found)
@@ -88,6 +90,18 @@ def explain(name: str, as_json: bool) -> int:
     out = console()
     for line in telling.defect_lines(found) if kind == "defect" else telling.explanation_lines(found):
         out.print(plain(line), soft_wrap=True)
+    return CONFORMANT
+
+
+def _list_subject(name: str, found: Sequence[Requirement], as_json: bool) -> int:
+    """The requirements of a chapter or a feature."""
+    from conformance.telling import explain as telling
+
+    if as_json:
+        print_json([telling.explanation(requirement.id) for requirement in found])
+        return CONFORMANT
+    for line in telling.subject_lines(name, list(found)):
+        console().print(plain(line), soft_wrap=True)
     return CONFORMANT
 
 

@@ -30,7 +30,14 @@ report = click.option(
     "--report", type=FILE, metavar="OUT.json", help="Write the report as JSON, updated during the run."
 )
 junit = click.option("--junit", type=FILE, metavar="OUT.xml", help="Write JUnit XML.")
-card = click.option("--card", type=FILE, metavar="OUT.svg", help="Write a picture to share.")
+card = click.option(
+    "--card",
+    type=FILE,
+    metavar="OUT.svg",
+    is_flag=False,
+    flag_value="mha-card.svg",
+    help="Write a picture to share, mha-card.svg unless a name is given.",
+)
 link = click.option(
     "--link", metavar="URL", default="", help="Address of the whole report, shown on the card."
 )

@@ -1,6 +1,5 @@
 """`mha-conformance run`."""
 
-import os
 import shlex
 from collections.abc import Iterator
 from typing import Any
@@ -17,13 +16,13 @@ from conformance.running.request import Request
 from conformance.running.subprocess_target import FIRST_CASE_SECONDS
 from conformance.telling.common_failure import alike, dead_lines
 from conformance.telling.finished import Finished
-from conformance.telling.github import VARIABLE, run_markdown
+from conformance.telling.github import run_markdown, summarise
 from conformance.telling.progress import RunProgress
 from conformance.telling.recorder import Recorder
 from conformance.telling.report import Report
 from conformance.telling.requirements import read_requirements
 from conformance.telling.table import blame_table, run_table, summary_lines
-from conformance.telling.terminal import MESSAGE, console, counted, plain, shorten
+from conformance.telling.terminal import MESSAGE, console, counted, plain, shorten, table_width
 from conformance.vectors.case import Case
 
 _LONGER = "fix what hangs, or raise --timeout"
@@ -162,7 +161,7 @@ def _run(
     progress = RunProgress(console(stderr=True), quiet, verbose)
     try:
         with progress:
-            for event in runner.run(request, cases, progress.echo if verbose else None):
+            for event in runner.run(request, cases, progress.echo if verbose else None, progress.asking):
                 recorder.add(event)
                 progress.show(event)
         if diagnose:
@@ -174,7 +173,7 @@ def _run(
             finished = recorder.finished() if recorder.started else None
             if finished is not None:
                 _print_run(finished, profile, quiet)
-                _summarise(finished.report)
+                summarise(run_markdown(finished.report, read_requirements(), profile, finished.diagnosis))
     assert finished is not None
     return exit_status(finished.report, profile)
 
@@ -183,10 +182,15 @@ def _print_run(finished: Finished, profile: str | None, quiet: bool) -> None:
     out, report = console(), finished.report
     if not quiet:
         out.print(run_table(report))
+        if finished.by_operation:
+            out.print(plain(finished.by_operation), soft_wrap=True)
         if report.gave_up:
             out.print(plain(f"{report.gave_up}; {_LONGER}", "bold red"), soft_wrap=True)
+        if finished.noticed:
+            out.print(plain(f"by experiment {finished.noticed}", "bold"), soft_wrap=True)
         if report.failed:
-            out.print(blame_table(report.results, read_requirements(), finished.causes))
+            blamed = blame_table(report.results, read_requirements(), finished.causes)
+            out.print(blamed, width=table_width(out))
         for told in _lines(finished):
             out.print(plain(told), soft_wrap=True)
     for problem in report.baseline.problems if report.baseline else ():
@@ -206,18 +210,6 @@ def _lines(finished: Finished) -> Iterator[str]:
         seen = "; every test that was run passes" if report.summary["pass"] else ""  # none has failed
         yield shorten(f"incomplete because {finished.left_open}{seen}", MESSAGE)
     yield from finished.written
-
-
-def _summarise(report: Report) -> None:
-    """Adds the run to the summary of a step on GitHub, if this is one."""
-    path = os.environ.get(VARIABLE)
-    if path:
-        with open(path, "a", encoding="utf-8", opener=_at_once) as file:
-            file.write(run_markdown(report, read_requirements()))
-
-
-def _at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def exit_status(report: Report, profile: str | None) -> int:

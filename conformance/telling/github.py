@@ -1,5 +1,6 @@
 """Markdown for people who look at a run or a comparison in a browser: the step summary of GitHub, a comment."""
 
+import os
 from collections.abc import Iterable, Sequence
 
 from conformance.judging.verdict import Row
@@ -8,7 +9,7 @@ from conformance.telling.compare import KINDS, Comparison
 from conformance.telling.report import Report
 from conformance.telling.requirement_ranking import blame
 from conformance.telling.requirements import Requirement, named
-from conformance.telling.table import cell, chapters, summary_line, title
+from conformance.telling.table import cell, chapters, summary_lines, title
 from conformance.telling.terminal import safe, shorten
 
 VARIABLE = "GITHUB_STEP_SUMMARY"
@@ -18,13 +19,31 @@ CHARACTERS = 300
 """Characters of a message that are shown."""
 
 
-def run_markdown(report: Report, requirements: Iterable[Requirement] = ()) -> str:
-    """A run: status, chapter by dtype, broken requirements, the rows that fail it."""
+def summarise(text: str) -> None:
+    """Adds Markdown to the summary of a step on GitHub, if this is one."""
+    path = os.environ.get(VARIABLE)
+    if path:
+        with open(path, "a", encoding="utf-8", opener=_at_once) as file:
+            file.write(text)
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+
+
+def run_markdown(
+    report: Report,
+    requirements: Iterable[Requirement] = (),
+    profile: str | None = None,
+    diagnosis: Iterable[str] = (),
+) -> str:
+    """A run: status, profile, diagnosis, chapter by dtype, broken requirements, the rows that fail it."""
     dtypes = [dtype for dtype in DTYPES if any(row.dtype == dtype for row in report.results)]
     wrong = [row for row in report.results if row.unexpected]
     parts = [
         f"### {escape(title(report))}: {report.status}",
-        escape(summary_line(report).plain),
+        *(escape(line.plain) for line in summary_lines(report, profile)),
+        *(f"**Diagnosis:** {escape(sentence)}" for sentence in diagnosis),
         table(
             ("chapter", *dtypes),
             (
@@ -34,7 +53,7 @@ def run_markdown(report: Report, requirements: Iterable[Requirement] = ()) -> st
         ),
     ]
     if report.gave_up:
-        parts.insert(2, escape(report.gave_up))
+        parts.insert(1, escape(report.gave_up))
     if report.failed:
         titles = {requirement.id: requirement.title for requirement in requirements}
         parts.append(
@@ -61,6 +80,11 @@ def run_markdown(report: Report, requirements: Iterable[Requirement] = ()) -> st
         parts.append(f"... and {len(wrong) - ROWS} more")
     parts += [escape(problem) for problem in (report.baseline.problems if report.baseline else ())]
     return "\n\n".join(parts) + "\n"
+
+
+def misused_markdown(message: str) -> str:
+    """A call that was wrong, or a target that cannot be loaded: nothing was run."""
+    return f"### mha-conformance: nothing was run\n\n{escape(message)}\n\n"
 
 
 def comparison_markdown(comparison: Comparison) -> str:

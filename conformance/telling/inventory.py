@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from conformance.garbage import no_search
-from conformance.names import DECLARED_FEATURES, FEATURES, OPTION_FEATURES, PROFILES
+from conformance.names import DECLARED_FEATURES, FEATURES, OPERATION_FEATURES, OPTION_FEATURES, PROFILES
+from conformance.telling.meanings import MEANINGS
 from conformance.telling.requirements import named_all, read_requirements
 from conformance.telling.terminal import plain
 
@@ -81,7 +82,10 @@ def requirements() -> list[Entry]:
 def features() -> list[Entry]:
     """Every feature, how a target claims it, and how many cases need it."""
     needed = Counter(feature for case in read_cases() for feature in case.features)
-    return [{"name": name, "claimed": _claimed(name), "cases": needed[name]} for name in FEATURES]
+    return [
+        {"name": name, "claimed": _claimed(name), "meaning": MEANINGS[name], "cases": needed[name]}
+        for name in FEATURES
+    ]
 
 
 def _claimed(feature: str) -> str:
@@ -93,6 +97,8 @@ def _claimed(feature: str) -> str:
         return "by taking q_segments and kv_segments"
     if feature in OPTION_FEATURES:
         return f"by taking {feature}"
+    if feature in OPERATION_FEATURES.values():
+        return "by having the function"
     return "only when declared" if feature in DECLARED_FEATURES else "by default"
 
 
@@ -176,7 +182,7 @@ LISTS: dict[str, tuple[Callable[[], list[Entry]], tuple[str, ...]]] = {
     "backends": (backends, ("name", "library", "about")),
     "cases": (cases, ("id", "note")),
     "requirements": (requirements, ("id", "name", "title", "notes", "cases")),
-    "features": (features, ("name", "claimed", "cases")),
+    "features": (features, ("name", "claimed", "meaning", "cases")),
     "coverage": (coverage, ("part", "cell", "cases", "note")),
     "defects": (defects, ("id", "violates", "sentence")),
     "problems": (problems, ("name", "title", "called")),
@@ -187,7 +193,9 @@ LISTS: dict[str, tuple[Callable[[], list[Entry]], tuple[str, ...]]] = {
 
 def list_table(entries: Iterable[Entry], fields: Sequence[str]) -> Table:
     """Entries as a table; of a list of cases only its length."""
-    table = Table(*fields)
+    table = Table()
+    for field in fields:
+        table.add_column(field, overflow="fold")  # a name that is cut is of no use
     for entry in entries:
         table.add_row(*(plain(_cell(field, entry[field])) for field in fields))
     return table

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.judging.verdict import FAILURES, Row
-from conformance.names import DTYPES
+from conformance.names import DTYPES, PROFILES
 from conformance.telling.compare import KINDS, TWO, Comparison
 from conformance.telling.report import Report
 from conformance.telling.requirement_ranking import blame
@@ -153,8 +153,14 @@ def summary_lines(report: Report, profile: str | None = None) -> list[Text]:
     lines = [summary_line(report)]
     if profile is not None:
         word = report.profiles[profile]
-        lines.append(Text.assemble(f"profile {profile}: ", (word, STYLES[word])))
+        lines.append(Text.assemble(f"profile {profile}: ", (word, STYLES[word]), lacking(report, profile)))
     return lines
+
+
+def lacking(report: Report, profile: str) -> str:
+    """` (not supported: gqa, cache)`: what a profile needs and the target lacks; empty where it has all."""
+    names = [name for name in PROFILES[profile] if report.features[name].status == "not claimed"]
+    return f" (not supported: {', '.join(names)})" if names else ""
 
 
 def comparison_lines(comparison: Comparison) -> list[Text]:

@@ -13,9 +13,10 @@ import jsonschema
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from telling.built_site import broken
 
 from conformance.defects.bank import DEFECTS
-from conformance.judging.verdict import Known
+from conformance.judging.verdict import Known, Worst
 from conformance.names import FEATURES
 from conformance.resources import schema, spec_directory
 from conformance.telling.markdown import HEADING, LINK, prose
@@ -137,6 +138,16 @@ def test_every_feature_has_its_meaning() -> None:
     assert set(FEATURES) <= set(MEANING)
 
 
+def test_a_link_of_the_built_site_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "index.html").write_text('<a href="a/#here">1</a><a href="a/#not">2</a><img src="x.svg">')
+    (tmp_path / "a/index.html").write_text('<p id="here"><a href="..">1</a><a href="https://b">2</a>')
+    assert broken(tmp_path) == ["index.html: a/#not", "index.html: x.svg"]
+    (tmp_path / "x.svg").touch()
+    (tmp_path / "a/index.html").write_text('<p id="here"><a id="not" href="..">1</a>')
+    assert broken(tmp_path) == []
+
+
 def test_the_data_is_of_its_schema(source: Path) -> None:
     data = json.loads((source / "docs/site.json").read_text("utf-8"))
     jsonschema.Draft202012Validator(schema("site")).validate(data)
@@ -149,17 +160,30 @@ def test_names_from_a_report_are_no_markup(source: Path) -> None:
     assert "other<b>" not in text
 
 
-def test_a_program_to_paste_has_the_operands_of_the_case(make_row: Callable[..., Any]) -> None:
+def test_a_program_to_paste_makes_the_call(
+    make_row: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     case = CASES[HAND]
-    written = snippet.program(make_row("fail", case=HAND, message="it is <so>"), case, "one")
-    head, _, call = written.partition("\n# one, through its adapter:\n")
-    names: dict[str, Any] = {}
-    exec(head, names)
-    for name, array in case.operands("float32").items():
-        np.testing.assert_array_equal(names[name], array)
-        assert names[name].dtype == array.dtype
-        assert f"{name}={name}" in call
-    assert "# it is <so>" in call
+    value = float(case.expected["output"].hi[0, 2, 0])
+    row = make_row("fail", case=HAND, worst=Worst("output", (0, 2, 0), 7.0, value, 1e-7))
+    exec(snippet.program(row, case, "numpy"), {})
+    assert float(capsys.readouterr().out) == pytest.approx(value, rel=1e-6)
+    written = snippet.program(make_row("fail", case=HAND, message="it is <so>"), case, "numpy")
+    assert written.endswith("\n# it is <so>")
+    exec(written, {})
+    assert capsys.readouterr().out == "outputs \n"
+
+
+def test_the_front_page_leads_to_the_call(source: Path) -> None:
+    front = (source / "docs/index.md").read_text("utf-8")
+    assert front.count("[one](libraries/one.md#mask-3)") == 1
+    assert "[✗ 1 of 1](libraries/one.md#mask-3){ .fails" in (source / "docs/matrix.md").read_text("utf-8")
+    assert "fails in [one](../libraries/one.md#mask-3)" in (source / "docs/cases/mask.md").read_text("utf-8")
+
+
+def test_a_profile_that_a_library_does_not_offer_is_not_failed(source: Path) -> None:
+    page = (source / "docs/libraries/one.md").read_text("utf-8")
+    assert "| encoder | not supported: no `mask`, `attn_bias`, `broadcast` and 1 more |" in page
 
 
 def test_the_smallest_case_is_taken(make_row: Callable[..., Any]) -> None:

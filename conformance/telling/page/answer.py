@@ -15,6 +15,8 @@ from conformance.telling.terminal import counted
 WIDTH, HEIGHT = 1000, 14
 PARTS = (("pass", "bp"), ("known", "bk"), ("fail", "bx"), ("not supported", "bu"))
 """Parts of a bar: the word, and the CSS class."""
+PLAIN = "plain attention"
+"""What the row of those tests is called that need no feature."""
 WORDS = {"conformant": "is conformant", "non-conformant": "is wrong", "incomplete": "is not finished"}
 
 
@@ -47,8 +49,10 @@ def answers(reports: Sequence[Report], runs: Sequence[Run]) -> list[Answer]:
 
 
 def feature_rows(reports: Sequence[Report]) -> list[FeatureRow]:
-    """Every feature that some target supports."""
-    rows = [FeatureRow(name, tuple(_cell(report, name) for report in reports)) for name in FEATURES]
+    """What needs no feature, then every feature that some target supports."""
+    plain = [[row for row in report.results if row.executed and not row.features] for report in reports]
+    rows = [FeatureRow(PLAIN, tuple(_count([r.failed for r in of]) for of in plain))]
+    rows += [FeatureRow(name, tuple(_cell(report, name) for report in reports)) for name in FEATURES]
     return [row for row in rows if any(kind for _, kind in row.cells)]
 
 
@@ -108,8 +112,13 @@ def _bar(numbers: Sequence[int], words: str) -> Markup:
 
 def _cell(report: Report, feature: str) -> tuple[str, str]:
     found = report.features.get(feature)
-    if found is None or found.status == "not claimed" or not found.passed + found.failed:
+    if found is None or found.status == "not claimed":
+        return _count([])
+    return _count([True] * found.failed + [False] * found.passed)
+
+
+def _count(failed: Sequence[bool]) -> tuple[str, str]:
+    """Tests that pass, or those that fail of all; which of some tests fail is given."""
+    if not failed:
         return "\u2013", ""
-    if found.failed:
-        return f"\u2717 {found.failed}/{found.passed + found.failed}", "x"
-    return f"\u2713 {found.passed}", "p"
+    return (f"\u2717 {sum(failed)}/{len(failed)}", "x") if any(failed) else (f"\u2713 {len(failed)}", "p")

@@ -9,7 +9,7 @@ from conformance.telling.terminal import shorten
 
 WORDS = 160
 """Characters of a cause."""
-UNEXPLAINED = "No known mistake explains these"
+UNEXPLAINED = "Not explained by a known mistake"
 
 
 @dataclass(frozen=True)

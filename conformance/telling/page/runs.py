@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from conformance.defects.defect import Defect
-from conformance.names import PROFILES
+from conformance.names import MHA_VJP, PROFILES, SDPA_VJP
 from conformance.telling.diagnosis import told_splits
 from conformance.telling.page.prose import inline
 from conformance.telling.report import FeatureResult, Report
@@ -16,6 +16,7 @@ from conformance.telling.requirements import Requirement
 from conformance.telling.terminal import shorten
 
 MOST_BLAMED = 8
+GRADIENTS = (SDPA_VJP, MHA_VJP)
 NAME, PLACE = 60, 300
 """Characters that are shown of a name, and of a path or a command's word."""
 
@@ -57,7 +58,7 @@ class Run:
     features: tuple[tuple[str, FeatureResult], ...]
     facts: tuple[tuple[str, str], ...]
     blamed: tuple[Blamed, ...]
-    conditions: tuple[str, ...]  # what failing rows have in common, a sentence each
+    conditions: tuple[Markup, ...]  # what failing rows have in common, a sentence each
     suspects: tuple[Suspect, ...]
     untested: tuple[str, ...]
     same_vectors: bool
@@ -92,7 +93,7 @@ def run_of(
             Blamed(b.requirement, _title(texts.get(b.requirement)), b.failed, b.tested)
             for b in blame(report.results)[:MOST_BLAMED]
         ),
-        conditions=tuple(shorten(line, PLACE) for line in told_splits(report.splits)),
+        conditions=tuple(inline(shorten(line, PLACE)) for line in told_splits(report.splits)),
         suspects=suspects(report, defects),
         untested=report.untested_requirements,
         same_vectors=report.vectors_sha256 == vectors_sha256,
@@ -109,6 +110,8 @@ def apart(runs: Sequence[Run]) -> list[Run]:
 
 def _lacks(report: Report, profile: str) -> bool:
     """Whether a target does not support a feature of a profile, which is then no question of right or wrong."""
+    if profile == "training" and not any(r.executed and r.operation in GRADIENTS for r in report.results):
+        return True
     status = {name: feature.status for name, feature in report.features.items()}
     return any(status.get(name) == "not claimed" for name in PROFILES.get(profile, ()))
 

@@ -27,23 +27,30 @@ def _size(case: Case) -> int:
 
 
 def program(row: Row, case: Case, library: str) -> str:
-    """Lines of NumPy; empty where an operand is too large to be written out, or the dtype is not NumPy's own."""
+    """Lines of Python that make the call where the suite and the library are installed, and print what is wrong.
+
+    Empty where an operand is too large to be written out, or the dtype is not NumPy's own.
+    """
     if row.dtype == "bfloat16" or any(array.size > WRITTEN for array in case.inputs.values()):
         return ""
-    lines = ["import numpy as np", "from numpy import inf, nan", ""]
+    lines = ["import numpy as np", "from numpy import inf, nan"]
+    lines += ["from conformance.running.invoke import call", "from conformance.running.target import load", ""]
     lines += [f"{name} = {_literal(array)}" for name, array in case.operands(row.dtype).items()]
-    arguments = [f"{name}={name}" for name in case.inputs]
-    arguments += [f"{name}={_plain(value)}" for name, value in case.options.items()]
+    inputs = ", ".join(f"{name}={name}" for name in case.inputs)
+    options = ", ".join(f"{name}={_plain(value)}" for name, value in case.options.items())
+    memory = ", ".join(f"{name}={how!r}" for name, how in case.memory.items())
     lines += ["", f"# {library}, through {implementations().get(library, 'its adapter')}:"]
-    lines += [f"{row.operation}({', '.join(arguments)})"]
+    given = f"dict({inputs}), dict({options}), dict({memory})"
+    given += f", {case.repeat}" if case.repeat != 1 else ""
+    lines += ["answer = call(", f"    load({library!r}), {row.operation!r},", f"    {given}", ")"]
     if row.worst is not None:
         place = ", ".join(map(str, row.worst.index))
-        lines.append(
-            f"# {row.worst.output}[{place}] is {row.worst.got:.6g}, expected {row.worst.expected:.6g} "
-            f"± {row.worst.allowed:.2g}"
-        )
-    elif row.message:
-        lines.append(f"# {' '.join(row.message.split())[:160]}")
+        lines += [
+            f"print(answer.outputs[{row.worst.output!r}][{place}])",
+            f"# {row.worst.got:.6g}, expected {row.worst.expected:.6g} ± {row.worst.allowed:.2g}",
+        ]
+    else:
+        lines += ["print(answer.kind, answer.message)", f"# {' '.join(row.message.split())[:160]}"]
     return "\n".join(lines)
 
 

@@ -39,32 +39,70 @@ MEANING = {
 }
 
 
+MOST, FEW = 8, 3
+"""Requirements that the front page names; features that a profile is said to lack."""
 WIDE = '<div class="wide" markdown tabindex="0" role="region" aria-label="{name}">'
 """What a table stands in that scrolls by itself, so that its head row and first column stay."""
 
 
-def _cell(standing: Standing | None) -> str:
-    """What stands in a table: a mark, or how many tests fail of those that were run."""
+def _cell(standing: Standing | None, place: str = "") -> str:
+    """What stands in a table: a mark, or how many tests fail of those that were run, linked to a place if given."""
     if standing is None or standing.outcome == "not supported":
         return '<span class="not">-</span>'
     if standing.outcome == "passes":
         return f'<span class="passes" title="{standing.tests} tests">✓</span>'
-    return f'<span class="fails" title="failing tests of those run">{standing.share}</span>'
+    text = f"✗ {standing.share}"
+    title = f'title="{standing.share} tests fail"'
+    return f"[{text}]({place}){{ .fails {title} }}" if place else f'<span class="fails" {title}>{text}</span>'
 
 
-def front(of: Libraries, cases: int, requirements: int) -> str:
-    """The first page: what this is, one bar a library, what to do next."""
+def _place(library: Library, requirement: str) -> str:
+    """Where a page of the first level finds the call that shows a requirement broken."""
+    return f"libraries/{library.page}.md#{requirement.lower()}"
+
+
+def _most_broken(of: Libraries, requirements: Sequence[Requirement]) -> list[str]:
+    """A table of the requirements that most libraries break in their results, each linked to a call that shows it."""
+    broken = [
+        (r, [library for library in of.newest if _errs(library, r)]) for r in requirements if not r.withdrawn
+    ]
+    broken = sorted((each for each in broken if each[1]), key=lambda each: -len(each[1]))[:MOST]
+    if not broken:
+        return []
+    lines = [
+        "## What libraries get wrong most often",
+        "",
+        "| requirement | fails in: the call that shows it |",
+        "|---|---|",
+    ]
+    for r, those in broken:
+        links = ", ".join(f"[{library.label}]({_place(library, r.id)})" for library in those)
+        lines.append(f"| [{r.label}](spec/{r.file}#{r.anchor}) {r.title} | {links} |")
+    return [*lines, "", "[All requirements by library](matrix.md)", ""]
+
+
+def _errs(library: Library, r: Requirement) -> bool:
+    """Whether a call that has an answer gets a wrong one; what is not refused is no wrong result."""
+    standing = library.requirements.get(r.id)
+    return standing is not None and any("validation" not in row.features for row in standing.failing)
+
+
+def front(of: Libraries, cases: int, requirements: Sequence[Requirement]) -> str:
+    """The first page: what this is, one bar a library, what most of them break, what to do next."""
+    number = sum(not r.withdrawn for r in requirements)
     lines = [
         "---",
         "hide: [toc]",
         "---",
         "# Who computes attention right?",
         "",
-        f"**{len(of.newest)} libraries as they are, tested against {requirements} numbered requirements** of "
+        f"**{len(of.newest)} libraries as they are, tested against {number} numbered requirements** of "
         f"[multi-head attention](spec/index.md), version {SPEC_VERSION}, by {cases} test cases whose expected "
         "values are proven.",
         "",
-        "| library | version | requirements kept | tests passed | known to fail |",
+        '<div class="front" markdown>',
+        "",
+        "| library | version | requirements kept | tests passed | failed |",
         "|---|---|---|---|---|",
     ]
     ranked = sorted(of.newest, key=lambda x: (-x.kept / max(1, x.tried), x.name))
@@ -79,9 +117,14 @@ def front(of: Libraries, cases: int, requirements: int) -> str:
         )
     lines += [
         "",
+        "</div>",
+        "",
         "A requirement is kept where no test fails because of it. What a library does not offer is not counted.",
         "",
-        "- [Which option does who have?](options.md)",
+        *_most_broken(of, requirements),
+        "## Look further",
+        "",
+        "- [Which library has which option?](options.md)",
         "- [Requirement by library](matrix.md), and [two libraries side by side](compare.md)",
         "- [Try a mistake yourself](playground.md): attention of up to 8 x 8 in the browser",
         "- [All of it as JSON](data.md)",
@@ -105,9 +148,9 @@ def options(of: Libraries) -> str:
         "---",
         "hide: [toc]",
         "---",
-        "# Which option does who have?",
+        "# Which library has which option?",
         "",
-        "✓ every test passes; *n of m* tests fail; - not offered, or not through the adapter used here. "
+        "✓ every test passes; ✗ *n of m* tests fail; - not offered, or not through the adapter used here. "
         "Each cell is what a run showed.",
         "",
         WIDE.format(name="Options by library"),
@@ -136,7 +179,8 @@ def matrix(of: Libraries, requirements: Sequence[Requirement]) -> str:
         "---",
         "# Requirement by library",
         "",
-        "✓ no test fails because of it; *n of m* tests fail because of it; - nothing of it was run.",
+        "✓ no test fails because of it; ✗ *n of m* tests fail because of it, with a link to the call that shows it; "
+        "- nothing of it was run.",
         "",
         WIDE.format(name="Requirements by library"),
         "",
@@ -144,8 +188,9 @@ def matrix(of: Libraries, requirements: Sequence[Requirement]) -> str:
         "|---|" + "---|" * len(names),
     ]
     for r in requirements:
-        cells = [_cell(library.requirements.get(r.id)) for library in of.newest]
-        if not r.withdrawn and any("not" not in cell[:18] for cell in cells):
+        standings = [library.requirements.get(r.id) for library in of.newest]
+        cells = [_cell(s, _place(x, r.id)) for x, s in zip(of.newest, standings, strict=True)]
+        if not r.withdrawn and any(s and s.outcome != "not supported" for s in standings):
             lines.append(f"| [{r.label}](spec/{r.file}#{r.anchor}) | {' | '.join(cells)} |")
     lines += ["", "</div>"]
     return "\n".join(lines) + "\n"
@@ -170,7 +215,7 @@ def library_page(
         "",
         "| profile | |",
         "|---|---|",
-        *(f"| {name} | {report.profiles.get(name, 'incomplete')} |" for name in PROFILES),
+        *(f"| {name} | {_profile(library, name)} |" for name in PROFILES),
         "",
     ]
     broken = {name: s for name, s in library.requirements.items() if s.outcome == "fails"}
@@ -195,6 +240,15 @@ def library_page(
         )
     lines += ["", "## Run it again", "", "```console", f"$ mha-conformance run {library.name}", "```", ""]
     return "\n".join(lines)
+
+
+def _profile(library: Library, name: str) -> str:
+    """How a library fares in a profile; what it lacks where it does not offer all of it."""
+    lacking = [x for x in PROFILES[name] if library.features[x].outcome == "not supported"]
+    if lacking:
+        more = f" and {len(lacking) - FEW} more" if len(lacking) > FEW else ""
+        return f"not supported: no {', '.join(f'`{x}`' for x in lacking[:FEW])}{more}"
+    return library.report.profiles.get(name, "incomplete")
 
 
 def _broken(

@@ -52,7 +52,7 @@ def write(
     docs = out / "docs"
     chapters = list(catalogue.pages(cases, libraries.newest, texts))
     pages = dict([*book.pages(shelf), *chapters])
-    pages["index.md"] = tables.front(libraries, len(cases), sum(not r.withdrawn for r in texts.values()))
+    pages["index.md"] = tables.front(libraries, len(cases), list(texts.values()))
     pages["options.md"] = tables.options(libraries)
     pages["matrix.md"] = tables.matrix(libraries, list(texts.values()))
     for library in libraries.newest:
@@ -101,7 +101,7 @@ def _scripted(title: str, name: str, about: str) -> str:
     return (
         f"---\nhide: [toc]\n---\n# {title}\n\n{about}\n\n"
         f'<div id="{name}">This page needs JavaScript.</div>\n\n'
-        f'<script type="module" src="../assets/{name}.js"></script>\n'
+        f'<script type="module" src="assets/{name}.js"></script>\n'
     )
 
 
@@ -136,6 +136,7 @@ def _mistakes(requirements: dict[str, Requirement], cases: dict[str, Case]) -> l
             {
                 "id": defect.id,
                 "sentence": defect.sentence,
+                "features": sorted(defect.features),
                 "violates": [{"label": r.label, "page": f"spec/{r.chapter}/#{r.anchor}"} for r in violated],
                 "cases": [
                     {"id": case.id, "page": "cases/{}/#{}".format(*case.id.split("/", 1))} for case in known

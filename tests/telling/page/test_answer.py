@@ -49,6 +49,25 @@ def test_features_by_target(page_over: Any, make_report: Any, make_row: Any) -> 
     assert "feature 1 one 2 two mask \u2717 1/2 \u2013" in page_over(one, two).text
 
 
+def test_what_needs_no_feature_is_told_first(page_over: Any, make_report: Any, make_row: Any) -> None:
+    report = make_report(make_row(), make_row("fail", case="a/c", features=("mask",)), features=("mask",))
+    assert "feature 1 x plain attention \u2713 1 mask \u2717 1/1" in page_over(report).text
+
+
+def test_training_without_gradients_is_not_supported(page_over: Any, make_report: Any, make_row: Any) -> None:
+    assert "training \u2013 not supported" in page_over(make_report(make_row())).text
+    gradient = make_row(case="a/g", operation="scaled_dot_product_attention_vjp")
+    text = page_over(make_report(make_row(), gradient)).text
+    assert "training \u2013" not in text
+
+
+def test_one_diagnosis_of_all_dtypes_is_told_once(page_over: Any, make_report: Any, make_row: Any) -> None:
+    found = {"diagnosis": (Diagnosis("scale-by-d-k-itself", 2, 2),), "error_over_bound": 2.0}
+    rows = [make_row("fail", dtype=dtype, **found) for dtype in ("float32", "float16")]
+    told = page_over(make_report(*rows)).text.rpartition(" Failures ")[2]
+    assert told.count("Diagnosis. Your logits are divided by d_k") == 1
+
+
 def test_failures_stand_by_cause(page_over: Any, make_report: Any, make_row: Any) -> None:
     found = (Diagnosis("scale-by-d-k-itself", 2, 4),)
     raised = "TypeError: no luck (x.py:3 in f); say array_type = 'torch'"
@@ -62,7 +81,7 @@ def test_failures_stand_by_cause(page_over: Any, make_report: Any, make_row: Any
     causes = (
         "Your logits are divided by d_k, not by its square root. 2 cases",
         "error: say array_type = 'torch' 1 case",
-        "No known mistake explains these 1 case",
+        "Not explained by a known mistake 1 case",
     )
     places = [text.index(cause) for cause in causes]
     assert places == sorted(places)

@@ -9,13 +9,14 @@ const chosen = ["a", "b"].map((key, n) => {
   return names.includes(asked) ? asked : names[Math.min(n, names.length - 1)];
 });
 const list = (key, value) =>
-  `<select name="${key}">${names.map((x) => `<option${x === value ? " selected" : ""}>${safe(x)}</option>`).join("")}</select>`;
+  `<select name="${key}" aria-label="${key === "a" ? "one library" : "the other library"}">${names.map((x) => `<option${x === value ? " selected" : ""}>${safe(x)}</option>`).join("")}</select>`;
 place.innerHTML = `<form class="play">${list("a", chosen[0])} ${list("b", chosen[1])}</form><div></div>`;
 const form = place.querySelector("form");
 
-function cell(of) {
+function cell(of, library, id) {
   if (!of || of.outcome === "not supported") return '<span class="not">-</span>';
-  return of.outcome === "passes" ? '<span class="passes">✓</span>' : `<span class="fails">${of.failing} of ${of.tests}</span>`;
+  if (of.outcome === "passes") return '<span class="passes">✓</span>';
+  return `<a class="fails" href="../${library.page}#${id.toLowerCase()}">✗ ${of.failing} of ${of.tests}</a>`;
 }
 
 function draw() {
@@ -31,7 +32,7 @@ function draw() {
   const single = rows.filter((row) => !both.includes(row));
   const table = (of) =>
     `<table><thead><tr><th>requirement</th><th>${safe(one.name)}</th><th>${safe(other.name)}</th></tr></thead><tbody>${of
-      .map(([r, x, y]) => `<tr><td><a href="../${r.page}">${r.id} ${r.name}</a></td><td>${cell(x)}</td><td>${cell(y)}</td></tr>`)
+      .map(([r, x, y]) => `<tr><td><a href="../${r.page}">${r.id} ${r.name}</a></td><td>${cell(x, one, r.id)}</td><td>${cell(y, other, r.id)}</td></tr>`)
       .join("")}</tbody></table>`;
   place.querySelector("div").innerHTML =
     (both.length ? table(both) : "<p>They agree in every requirement that was run on both.</p>") +

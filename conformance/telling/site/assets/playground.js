@@ -28,6 +28,8 @@ place.innerHTML = `
 <p class="said" aria-live="polite"></p>`;
 
 const form = place.querySelector("form");
+const FIELDS = { is_causal: "isCausal", q_offset: "qOffset", window: "window", softcap: "softcap", sinks: "sink" };
+const on = (name) => (form[name].type === "checkbox" ? form[name].checked : !["", "0"].includes(form[name].value.trim()));
 form.mistake.value = state.mistake;
 
 // small whole numbers that depend on the seed alone
@@ -87,8 +89,13 @@ function said(right, wrong) {
   if (!one) return "No mistake is switched on.";
   const named = one.violates.map((r) => `<a href="../${r.page}">${r.label}</a>`).join(", ");
   const cases = one.cases.map((c) => `<a href="../${c.page}">${c.id}</a>`).join(", ");
-  const here = off ? `${off} of ${flat.length} output elements are wrong here.` : "It does not show in this call.";
+  const here = off ? `${off} of ${flat.length} output elements are wrong here.` : `It does not show in this call${needs(one)}.`;
   return `${here} It breaks ${named}. Stored cases that catch it: ${cases}.`;
+}
+
+function needs(one) {
+  const of = one.features.filter((name) => name in FIELDS && !on(FIELDS[name])).map((name) => `<code>${name}</code>`);
+  return of.length ? `: it needs ${of.join(" and ")}` : "";
 }
 
 form.addEventListener("input", draw);
