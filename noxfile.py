@@ -46,41 +46,10 @@ SHARDS = {"jax": 16, "jax-jit": 4}
 VECTOR_SHARES = 8
 """Parts of the cases that no change has touched."""
 
-LIBRARIES = ["onnx==1.23.2", "onnxruntime==1.32.0", "keras==3.15.1", "jax==0.10.2", "pywhispercpp==1.5.1"]
-"""What backends/known was written for: another release deviates elsewhere, and is a run of its own.
-
-pywhispercpp is there for ggml, which its wheel has as a C library.
-"""
-THIRD_PARTY = {
-    "torch-sdpa-math": [],
-    "torch-sdpa-flash": [],
-    "torch-mha": [],
-    "onnx-reference": [],
-    "onnxruntime": [],
-    "onnxruntime-contrib": [],
-    "keras": [],
-    "ggml": [],
-    # One compilation a shape: left out are gradients and float64, which backends/known has too, and 16 bits.
-    "jax-nn": ["--dtype", "float32", "--op", "scaled_dot_product_attention"],
-}
+OF_OTHERS = nox.project.load_toml(".ci/libraries.toml")
+LIBRARIES, MORE_LIBRARIES = OF_OTHERS["releases"], OF_OTHERS["more_releases"]
+THIRD_PARTY, MORE_THIRD_PARTY = OF_OTHERS["targets"], OF_OTHERS["more_targets"]
 """Target -> arguments of its run."""
-MORE_LIBRARIES = ["transformers==5.24.0", "x-transformers==2.31.10", "openvino==2026.4.1", "flax==0.12.8"]
-MORE_THIRD_PARTY: dict[str, list[str]] = {
-    name: []
-    for name in (
-        "onnxruntime-gqa",
-        "torch-flex",
-        "transformers-eager",
-        "transformers-sdpa",
-        "transformers-flex",
-        "x-transformers",
-        "x-transformers-flash",
-        "openvino",
-        "flax-nnx",
-        "flax-linen",
-    )
-}
-"""What is tested where there is time for all: not on each change."""
 NARROW = {"ATEN_CPU_CAPABILITY": "avx2"}
 """torch's kernels of 256 bits, everywhere: what they make of a NaN depends on how many keys fill a vector."""
 
@@ -251,28 +220,12 @@ def third_party(session: nox.Session) -> None:
     reports = []
     for target, arguments in {**THIRD_PARTY, **more}.items():
         reports.append(f"{REPORTS}/{target}.json")
-        known = f"backends/known/{target}.toml"
-        session.run(
-            "mha-conformance",
-            "run",
-            target,
-            "-q",
-            "--report",
-            reports[-1],
-            "--baseline",
-            known,
-            "--fresh",
-            "off",  # a variant of a row that happens to pass may meet a known deviation
-            *arguments,
-            env={**ONE_THREAD, **NARROW, **kept_compilations()},
-        )
-    session.run(
-        "pytest",
-        "tests/third_party",
-        "tests/backends/test_third_party.py",
-        "-q",
-        env={**ONE_THREAD, **NARROW},
-    )
+        # A variant of a row that happens to pass may meet a known deviation: no fresh ones.
+        words = ["--report", reports[-1], "--baseline", f"backends/known/{target}.toml", "--fresh", "off"]
+        env = {**ONE_THREAD, **NARROW, **kept_compilations()}
+        session.run("mha-conformance", "run", target, "-q", *words, *arguments, env=env)
+    rooms = ("tests/third_party", "tests/backends/test_third_party.py")
+    session.run("pytest", *rooms, "-q", env={**ONE_THREAD, **NARROW})
     session.run("python", "tests/third_party/table.py", *reports)
 
 
@@ -423,119 +376,15 @@ def mutation(session: nox.Session) -> None:
     session.run("python", "tests/hardening/mutants.py")
 
 
-LAYER = ["--op", "multi_head_attention"]
-LONG = ["--shape", "1,1,1024,64", "--lengths", "1024,2048,4096,8192,16384", "--rounds", "5"]
-BENCHES = {
-    "attention-512": ["numpy", "torch-sdpa-flash", "naive-numpy", "products-numpy"],
-    "attention-2048": [
-        "numpy",
-        "torch-sdpa-flash",
-        "naive-numpy",
-        "products-numpy",
-        "--shape",
-        "1,16,2048,64",
-    ],
-    "padding-512": ["numpy", "torch", "torch-sdpa-flash", "naive-numpy", "--mask", "padding"],
-    "random-512": ["numpy", "torch", "torch-sdpa-flash", "naive-numpy", "--mask", "random"],
-    "bias-512": ["numpy", "torch", "torch-sdpa-flash", "--mask", "bias"],
-    "random-512-float64": ["numpy", "torch", "torch-sdpa-flash", "--mask", "random", "--dtype", "float64"],
-    "causal-512": ["numpy", "torch", "torch-sdpa-flash", "jax-jit", "jax-nn", "--causal"],
-    "window-8192": [
-        "numpy",
-        "--shape",
-        "1,8,8192,64",
-        "--mask",
-        "window",
-        "--causal",
-        "--rounds",
-        "3",
-        "--no-memory",
-    ],
-    "causal-8192": ["numpy", "--shape", "1,8,8192,64", "--causal", "--rounds", "3", "--no-memory"],
-    "groups-512": ["torch", "torch-sdpa-flash", "--causal", "--kv-heads", "2"],
-    "chunk-512": ["torch", "torch-sdpa-flash", "--causal", "--shape", "4,8,128,64", "--kv-len", "512"],
-    "torch-tiny": ["torch", "torch-sdpa-flash", "--shape", "1,2,2,2", "--no-memory"],
-    "causal-2048": ["numpy", "torch-sdpa-flash", "--shape", "1,16,2048,64", "--causal"],
-    "torch-512": ["torch", "torch-portable", "torch-sdpa-flash"],
-    "torch-bfloat16": ["torch", "torch-portable", "torch-sdpa-flash", "--dtype", "bfloat16"],
-    "decode": ["torch-portable", "torch", "torch-sdpa-flash", "--shape", "8,16,1,64", "--kv-len", "2048"],
-    "jax-512": ["jax-jit", "jax-nn"],
-    "jax-128": ["jax-jit", "jax-nn", "--shape", "8,12,128,64"],
-    "jax-padding-512": ["jax-jit", "jax-nn", "--mask", "padding"],
-    "jax-gradient-512": ["jax", "jax-jit", "jax-nn", "--op", "scaled_dot_product_attention_vjp"],
-    "jax-gradient-causal-128": [
-        "jax",
-        "jax-jit",
-        "jax-nn",
-        "--op",
-        "scaled_dot_product_attention_vjp",
-        "--causal",
-        "--shape",
-        "8,12,128,64",
-    ],
-    "tiny": ["numpy", "naive-numpy", "--shape", "1,2,2,2", "--no-memory"],
-    "layer-512": ["numpy", "torch", "torch-mha", "naive-numpy", *LAYER],
-    "layer-tiny": ["numpy", "naive-numpy", *LAYER, "--shape", "1,2,2,2", "--no-memory"],
-    "gradient-512": [
-        "numpy",
-        "naive-numpy",
-        "torch",
-        "torch-sdpa-flash",
-        "--op",
-        "scaled_dot_product_attention_vjp",
-    ],
-    "gradient-2048": [
-        "numpy",
-        "torch",
-        "torch-sdpa-flash",
-        "--op",
-        "scaled_dot_product_attention_vjp",
-        "--shape",
-        "1,16,2048,64",
-    ],
-    "gradient-long": [
-        "numpy",
-        "torch",
-        "--op",
-        "scaled_dot_product_attention_vjp",
-        "--shape",
-        "1,1,1024,64",
-        "--lengths",
-        "2048,4096,8192",
-        "--rounds",
-        "3",
-    ],
-    "threads-2048": ["numpy", "torch-sdpa-flash", "--shape", "1,16,2048,64", "--threads", "2"],
-    "layer-gradient-512": ["numpy", "torch", "torch-mha", "--op", "multi_head_attention_vjp"],
-    "long": ["numpy", "torch-sdpa-flash", *LONG],
-    "onnxruntime-512": ["onnxruntime", "numpy", "torch-sdpa-flash"],
-}
-"""What is measured: the target, its rivals, then options."""
-
-
 @nox.session
 def bench(session: nox.Session) -> None:
     """Speed and memory compared with other libraries, into reports/bench; `nox -s bench -- decode long` measures some.
 
-    With `-- --write` spec/bench.md gets the table too.
-    Ends with the table of targets and of what was reached, from tests/benching/targets.toml.
+    With `-- --write` spec/bench.md gets the table too; with `-- --resume` what is in reports/bench is not measured
+    again. Ends with the table of targets and of what was reached, from tests/benching/targets.toml.
     Nothing here fails for being slow: the figures are for readers, and hold for the machine that they name.
     """
     if not TORCH:
         session.error("the rivals of the bench need Python 3.11, where a small CPU file of torch exists")
-    names = [word for word in session.posargs if word != "--write"]
-    unknown = set(names) - set(BENCHES)
-    if unknown:
-        session.error(f"no bench named {', '.join(sorted(unknown))}; there are {', '.join(BENCHES)}")
     install(session, ".", *TORCH, *LIBRARIES)
-    folder = REPORTS / "bench"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in names or BENCHES:
-        words = BENCHES[name]
-        first = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
-        against = [word for rival in words[1:first] for word in ("--against", rival)]
-        plot = ["--plot", f"{folder}/{name}.svg"] if "--lengths" in words else []
-        output = ["--json", f"{folder}/{name}.json", *plot]
-        session.run("mha-conformance", "bench", words[0], *against, *words[first:], *output)
-    page = ["--write", "spec/bench.md"] if "--write" in session.posargs else []
-    session.run("python", "tests/benching/targets.py", str(folder), *names, *page)
+    session.run("python", "tests/benching/bench.py", str(REPORTS / "bench"), *session.posargs)

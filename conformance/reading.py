@@ -8,12 +8,9 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
-
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError, best_match
-from jsonschema.validators import extend
 
 MOST_BYTES = 2**26
 """Of a file of vectors or a report: ten times what the largest has, and less than fills a machine."""
@@ -118,14 +115,23 @@ def _float(digits: str) -> float:
     return number
 
 
-def _pattern(validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[ValidationError]:
-    r"""`$` is the end, as in ECMAScript: in Python a line break may follow it."""
-    if isinstance(value, str) and not re.search(re.sub(r"\$$", r"\\Z", pattern), value):
-        yield ValidationError(f"{value!r} does not match {pattern!r}")
+def validator(schema: Any) -> Any:
+    """What checks documents by a JSON Schema, with its own meaning of patterns."""
+    return _kind()(schema)
 
 
-Validator: Any = extend(Draft202012Validator, {"pattern": _pattern})  # type: ignore[no-untyped-call]
-"""JSON Schema with its own meaning of patterns."""
+@cache
+def _kind() -> Any:
+    from jsonschema import Draft202012Validator  # takes as long to import as all that a short command needs
+    from jsonschema.exceptions import ValidationError
+    from jsonschema.validators import extend
+
+    def matches(_: Any, pattern: str, value: Any, schema: Any) -> Iterator[ValidationError]:
+        r"""`$` is the end, as in ECMAScript: in Python a line break may follow it."""
+        if isinstance(value, str) and not re.search(re.sub(r"\$$", r"\\Z", pattern), value):
+            yield ValidationError(f"{value!r} does not match {pattern!r}")
+
+    return extend(Draft202012Validator, {"pattern": matches})  # type: ignore[no-untyped-call]
 
 
 def flaw(validator: Any, data: Any) -> str:
@@ -134,6 +140,8 @@ def flaw(validator: Any, data: Any) -> str:
     It looks no further: a document with a million faults would take hours, and in a list of which an item has
     the wrong type, nothing need be found out about every pair of items.
     """
+    from jsonschema.exceptions import best_match
+
     error = best_match(next(([error] for error in validator.iter_errors(data)), []))
     if error is None:
         return ""

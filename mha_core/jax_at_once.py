@@ -14,9 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from mha_core.arrays import is_spread
+from mha_core.attend import attend
 from mha_core.jax_blocks import ARRAYS, LARGE
 from mha_core.options import Options, Sizes
-from mha_core.result import Array
+from mha_core.result import Array, AttentionResult
 
 PAST = ("past_key", "past_value")
 
@@ -44,6 +45,17 @@ def at_once(body: Body, xp: Any, operands: Operands, options: Options, sizes: Si
     nothing: dict[str, Any] = dict.fromkeys(arrays)
     scalars = options._replace(window=window, **nothing)
     return _program(jax, body, xp, scalars, sizes)(operands, arrays)
+
+
+def attend_at_once(xp: Any, operands: Operands, options: Options, sizes: Sizes) -> AttentionResult:
+    """`attend` of query, key and value that the caller has laid out."""
+    result: AttentionResult = at_once(_attended, xp, operands, options, sizes)
+    return result
+
+
+def _attended(xp: Any, operands: Operands, options: Options, sizes: Sizes) -> AttentionResult:
+    query, key, value = operands
+    return attend(xp, query, key, value, options, sizes)
 
 
 @functools.lru_cache(maxsize=256)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from mha_core.arrays import quiet
-from mha_core.attend import attend
 from mha_core.checks import check_operands, check_options
 from mha_core.heads import result_of
+from mha_core.jax_at_once import attend_at_once
 from mha_core.options import Options
 from mha_core.reductions import latent_heads
 from mha_core.result import Array, AttentionResult
@@ -80,5 +80,5 @@ def latent_attention(
     check_options(query, options, sizes)
     key, value = latent_heads(latent, value_dim)
     with quiet(xp):
-        result = attend(xp, query, key, value, options, sizes)
+        result = attend_at_once(xp, (query, key, value), options, sizes)
         return result_of(xp, result, key, value, query.dtype, options)

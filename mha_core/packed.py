@@ -8,6 +8,7 @@ from mha_core.arrays import integers, quiet
 from mha_core.attend import attend
 from mha_core.checks import check_operands, check_options
 from mha_core.heads import result_of
+from mha_core.jax_at_once import attend_at_once
 from mha_core.options import Options, Sizes
 from mha_core.reductions import Parts, alike, mask_of_parts, rows_of_parts
 from mha_core.result import Array, AttentionResult
@@ -140,7 +141,7 @@ def _by_part(
         )
         some = sizes._replace(batch=(len(group),), q_len=query.shape[-2], kv_len=key.shape[-2])
         of_group = options._replace(q_offset=_together(xp, [offsets[i] for i in group]))
-        results.append(attend(xp, query, key, value, of_group, some))
+        results.append(attend_at_once(xp, (query, key, value), of_group, some))
     if not groups:  # no part: as one of no rows
         query, key, value = (x[None, :, :0, :] for x in heads)
         none = sizes._replace(batch=(1,), q_len=0, kv_len=0)

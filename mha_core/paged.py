@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from mha_core.arrays import beside, cast, compute_dtype, integers, quiet
 from mha_core.attend import attend
 from mha_core.checks import check_operands, check_options
+from mha_core.jax_at_once import attend_at_once
 from mha_core.options import Options, Sizes
 from mha_core.pages import Pages, appended
 from mha_core.reductions import alike, heads_of_pages, table_in_use
@@ -218,7 +219,7 @@ def _of_group(xp: Any, call: _Call, group: list[int], places: list[_Place]) -> A
         mask=of_group(options.mask), attn_bias=of_group(options.attn_bias), q_offset=offset
     )
     sizes = call.sizes._replace(batch=(len(group),), kv_len=kv_len)
-    return attend(xp, _some(xp, call.query, group), key, value, options, sizes)
+    return attend_at_once(xp, (_some(xp, call.query, group), key, value), options, sizes)
 
 
 def _some(xp: Any, x: Array, group: list[int]) -> Array:

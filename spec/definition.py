@@ -22,10 +22,11 @@ def one_query(query, key, value, attn_bias, scale, softcap, sink):
     x = scale * (key @ query)                                               # ATT-1: (n,)
     y = x if softcap is None else softcap * np.tanh(x / softcap)            # ATT-5
     logits = y + attn_bias                                                  # ATT-6, ATT-7, ATT-9
-    top = max(logits.max(initial=-np.inf), sink, np.finfo(np.float64).min)  # ATT-2: any finite number would do
+    least = -np.inf if len(logits) else np.finfo(np.float64).min            # MASK-15: not what the logits are
+    top = max(logits.max(initial=-np.inf), sink, least)                     # ATT-2: any finite number would do
     terms = np.exp(logits - top)                                            # ATT-10: NaN where top is infinite
     total = terms.sum() + np.exp(sink - top)                                # ATT-12: a sink of -inf adds nothing
-    weights = terms / total                                                 # ATT-13, MASK-15: NaN where it is 0 / 0
+    weights = terms / total                                                 # ATT-13
     finite = np.isfinite(value)                                             # ATT-11: what is not, whatever its weight,
     output = weights @ np.where(finite, value, 0)                           # ATT-1
     output += np.where(finite, 0, value).sum(axis=0)                        # reaches its column

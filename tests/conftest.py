@@ -25,12 +25,13 @@ os.environ.pop("GITHUB_STEP_SUMMARY", None)  # what tests run is no step of whoe
 TESTS = Path(__file__).parent
 sys.path.append(str(TESTS))  # the modules beside the tests
 PROCESSES = (
-    "benching/test_benching.py", "diagnosis/test_command.py", "gpu", "hardening/test_files.py",
-    "hardening/test_floods.py", "others", "plugin", "running/test_garbage.py", "running/test_isolated_alone.py",
-    "running/test_pool.py", "running/test_process.py", "running/test_programs.py", "running/test_session.py", "scale",
-    "telling/page/test_browser.py", "telling/page/test_size.py", "telling/test_join.py", "telling/test_trace.py",
-    "test_cli.py", "test_cli_runs.py", "test_init.py", "test_readme.py", "test_tour.py", "test_workflow.py",
-    "judge", "vectors/test_export.py", "wheel",
+    "benching/test_bench.py", "benching/test_benching.py", "diagnosis/test_command.py", "gpu",
+    "hardening/test_files.py", "hardening/test_floods.py", "others", "plugin", "running/test_garbage.py",
+    "running/test_isolated_alone.py", "running/test_pool.py", "running/test_process.py",
+    "running/test_programs.py", "running/test_session.py", "scale", "telling/page/test_browser.py",
+    "telling/page/test_size.py", "telling/test_merge_shards.py", "telling/test_trace.py", "test_cli.py",
+    "test_cli_runs.py", "test_init.py", "test_readme.py", "test_tour.py", "test_workflow.py", "judge",
+    "vectors/test_export.py", "wheel",
 )  # fmt: skip
 """Files and folders of tests that start processes, or are of the weight of those: `nox -s quick` leaves them out."""
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformance.accepting import UnknownKeywordError, accepting
-from conformance.reading import Validator
+from conformance.reading import validator
 from conformance.resources import schema
 
 PROTOCOL = schema("protocol")
@@ -96,7 +96,7 @@ def test_it_says_what_the_schema_says(kind, data):
         document = changed(document, path, how, data.draw(st.sampled_from(VALUES)))
     document = json.loads(json.dumps(document))
     whole = {"$ref": f"#/$defs/{kind}", "$defs": PROTOCOL["$defs"]}
-    assert accepting(whole, PROTOCOL)(document) == Validator(whole).is_valid(document)
+    assert accepting(whole, PROTOCOL)(document) == validator(whole).is_valid(document)
 
 
 @pytest.mark.parametrize("kind", MESSAGES)

@@ -209,11 +209,17 @@ def test_what_is_assumed_is_said_once(
         monkeypatch.setattr(load, "load_vectors", lambda directory=None: cases)
         status, out, err = command("run", f"{target}:{operator}", "--in-process")
         assert status == (operator == "wrong")
-        assert "assumed" not in err
+        told = [line for line in err.splitlines() if "assumed" in line]
+        assert len(told) == (operator == "wrong"), "of the first failure, and once"
+        for line in told:
+            assert re.match(
+                r" {8}it needs (gqa|empty), which is assumed to be supported, since .* write features", line
+            )
         return [line for line in out.splitlines() if "assumed" in line]
 
     hint = (
-        "all failures need empty or gqa, which are assumed to be supported; if not, set `features` to what is"
+        "all failures need empty or gqa, which are assumed to be supported, since the target declares no features; "
+        'if they are not, write features = {"value_dim", "broadcast"} in its file'
     )
     assert sorted(run("wrong", ("gqa",), ("empty",))) in (
         [hint],
@@ -412,6 +418,21 @@ def test_the_help_imports_no_command() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+@pytest.mark.parametrize(
+    ("words", "not_imported"),
+    [
+        ("list backends", {"numpy", "jsonschema", "conformance.running.runner", "conformance.defects.bank"}),
+        ("list cases", {"jsonschema", "conformance.running.runner", "conformance.defects.bank"}),
+        ("explain MASK-3", {"jsonschema", "conformance.running.runner"}),
+    ],
+)
+def test_what_a_short_command_need_not_wait_for(words: str, not_imported: set[str]) -> None:
+    code = f"import sys; from conformance.cli import main; main({words.split()})"
+    code += f"; print(sorted({not_imported} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_help_shows_examples(command: Called) -> None:

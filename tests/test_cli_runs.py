@@ -32,6 +32,10 @@ def good(query, key, value, *, scale=None):
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     return (weights / weights.sum(-1, keepdims=True) @ value.astype("f8")).astype(query.dtype)
 
+def refusing(query, key, value, *, scale=None):
+    return good(query, key, value, scale=scale)
+refusing.features = {"scale", "validation"}
+
 def wrong(query, key, value, *, scale=None):
     return good(query, key, value, scale=1.0)
 
@@ -236,9 +240,9 @@ def test_a_baseline_is_applied_to_what_was_judged_before(
 
 SCRIPT = """
 import pickle, sys
-from conformance.telling import record
+from conformance.telling import recorder
 from conformance.vectors import load
-record.WRITE_SECONDS = 0.0
+recorder.WRITE_SECONDS = 0.0
 vectors = pickle.load(open(sys.argv[1], "rb"))
 load.load_vectors = lambda directory=None: vectors
 from conformance.cli import main
@@ -471,7 +475,13 @@ def test_from_python(target: Path, tmp_path: Path) -> None:
 def test_a_run_ends_with_what_was_not_tested(run: Called) -> None:
     told = "not tested: float64, float16, bfloat16, which the target does not declare in `dtypes`"
     assert told in run("good")[1].splitlines()
-    assert "not tested" not in run("good", "--dtype", "float32")[1]
+    assert "in `dtypes`" not in run("good", "--dtype", "float32")[1]
+    refusals = (
+        "calls that must be refused were not tested: declare `validation` in `features` if they are refused"
+    )
+    assert refusals in run("good")[1].splitlines()
+    assert refusals not in run("good", "-k", "plain")[1], "a part of the suite says nothing of the rest"
+    assert refusals not in run("refusing")[1]
 
 
 def test_variants_that_were_not_asked_are_not_counted(run: Called) -> None:

@@ -8,22 +8,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from conformance.api.claimed import claimed
+from conformance.api.found import row_of
 from conformance.api.large import LargeTrials
 from conformance.api.run import FilePath, check_given
 from conformance.api.wanted import FAILURES, SECONDS, Outputs, Wanted, drawn_seed
 from conformance.errors import UsageError
-from conformance.exploring.draw import Claims, draw
-from conformance.exploring.entries import MANY
+from conformance.exploring.claims import Claims
 from conformance.exploring.large.search import LargeFound, LargeTally
-from conformance.exploring.needs import needs
-from conformance.exploring.recipe import TOKEN, Recipe, read_token
-from conformance.exploring.said import line, snippet
+from conformance.exploring.recipe import TOKEN, read_token
+from conformance.exploring.said import snippet
 from conformance.exploring.saved import case_file, write_case
 from conformance.exploring.search import Event, Found, Judged, Tally, examine
 from conformance.exploring.search import explore as searched
 from conformance.exploring.trial import Trials
 from conformance.judging.verdict import Row
-from conformance.names import DENSE, DTYPES, OPERATION_FEATURES, OPERATIONS, PAGED
 from conformance.running.baseline import read_baseline
 from conformance.running.messages import Hello
 from conformance.running.request import TIMEOUT, Request
@@ -38,14 +37,6 @@ from conformance.telling.requirements import in_force
 from conformance.telling.size_limit import within
 from conformance.vectors import load
 from conformance.version import SPEC_VERSION, SUITE_VERSION
-
-REMEMBERED = (
-    "What an earlier call left behind decides this one: what is remembered of the operands does not tell them apart, "
-    "or memory is read that was never written (IND-4)."
-)
-UNKNOWN = "no known mistake does the same in all of {} calls that fail alike and in none that is right"
-DIAGNOSED = 4.0
-"""Seconds of processor time for the diagnosis of each distinct failure."""
 
 
 def explore(
@@ -166,7 +157,7 @@ class Exploration:
         another = partial(isolated, self.request, echo) if isinstance(asker, Isolated) else None
         trials = Trials(asker, hello, self.policy, another)
         try:
-            claims = self.claims(hello)
+            claims = claimed(self.request, self.wanted, hello)
             self.hello, self.claimed = hello, claims
             if ready is not None:
                 ready()
@@ -186,7 +177,7 @@ class Exploration:
         trials = LargeTrials(self.request, echo)
         try:
             self.policy = self.request.accuracy or trials.hello.accuracy
-            claims = self.claims(trials.hello)
+            claims = claimed(self.request, self.wanted, trials.hello)
             trials.settle(self.wanted.memory)
             self.memory = trials.memory
             if self.wanted.replay is not None:
@@ -211,50 +202,6 @@ class Exploration:
             raise
         trials.close()
 
-    def claims(self, hello: Hello) -> Claims:
-        """What is drawn from.
-
-        Raises:
-            UsageError: nothing is left.
-        """
-        selection, source = self.request.selection, self.request.source
-        for dtype in selection.dtypes:
-            if dtype not in hello.dtypes:
-                raise UsageError(
-                    f"{source} does not support {dtype}; it supports {', '.join(hello.dtypes) or 'no dtype'}"
-                )
-        dtypes = tuple(d for d in DTYPES if d in (selection.dtypes or hello.dtypes))
-        drawn = DENSE if self.wanted.large else OPERATIONS
-        operations = tuple(o for o in hello.operations if selection.operation in (None, o) and o in drawn)
-        wanted = frozenset(selection.features)
-        if selection.operation in hello.operations and not operations:
-            raise UsageError(
-                f"--op {selection.operation} is not drawn at --size large: leave --size out, or give one of "
-                f"{', '.join(drawn)}"
-            )
-        if wanted and not wanted & set(hello.features):
-            raise UsageError(
-                f"{source} does not support {', '.join(sorted(wanted))}: nothing is left to draw"
-            )
-        if wanted and wanted <= set(OPERATION_FEATURES.values()):  # no other operation has them
-            operations = tuple(
-                o for o in operations
-                if OPERATION_FEATURES.get(o) in wanted or (o == PAGED and "append" in wanted)
-            )  # fmt: skip
-        if not operations or not dtypes:
-            raise UsageError(
-                f"{source} has no operation that explore draws"
-                f"{' at --size large' if self.wanted.large else ''}: it draws {', '.join(drawn)}"
-            )
-        claims = Claims(operations, frozenset(hello.features), dtypes, self.wanted.size, wanted)
-        if self.wanted.large:
-            return claims
-        if self.wanted.replay:
-            self._check_replay(read_token(self.wanted.replay), claims)
-        if not self.wanted.replay and all(draw(claims, self.wanted.seed, n) is None for n in range(64)):
-            raise UsageError(f"no call of what {source} claims has the feature {', '.join(sorted(wanted))}")
-        return claims
-
     def _drawn(self, trials: Trials, claims: Claims) -> Generator[Event, None, None]:
         yield from searched(trials, claims, self.wanted.seed, self.wanted.budget, self._tally)
 
@@ -272,17 +219,6 @@ class Exploration:
 
     def _seen(self, row: Row) -> Row:
         return self.request.baseline.seen(row) if self.request.baseline else row
-
-    def _check_replay(self, recipe: Recipe, claims: Claims) -> None:
-        if recipe.operation not in claims.operations or recipe.dtype not in claims.dtypes:
-            raise UsageError(
-                f"--replay: {self.request.source} does not support {recipe.operation} in {recipe.dtype}, as it asks"
-            )
-        if lacking := sorted(needs(recipe) - claims.features):
-            raise UsageError(
-                f"--replay: the token needs {' and '.join(lacking)}, which the target does not support: "
-                f"{self.request.source}"
-            )
 
     def _replayed(self, trials: Trials, claims: Claims) -> Generator[Event, None, None]:
         recipe = read_token(self.wanted.replay or "")
@@ -312,28 +248,12 @@ class Exploration:
                 row = replace(self._seen(replace(row, case=event.known)), case=row.case)
             self._rows.append(row)
             return event
-        event.row = self._row_of(event)
+        event.row = row_of(event, self.wanted.diagnose, self.policy)
         self._rows.append(event.row)
         if self.wanted.save is not None:
             self.saved.append(write_case(self.wanted.save, self._case_of(event)))
         self._write_report()
         return event
-
-    def _row_of(self, found: Found) -> Row:
-        smallest = found.reduced if found.fresh else found.drawn
-        assert smallest.row is not None
-        assert smallest.case is not None
-        row = replace(
-            smallest.row, case=found.name, reduced=line(smallest.recipe, smallest.case),
-            fails_if=found.needs.sentence(), replay=found.replay,
-        )  # fmt: skip
-        if not self.wanted.diagnose or smallest.recipe.entries > MANY:
-            return row
-        if smallest.recipe.again or smallest.kind.endswith("twice"):
-            found.diagnosis = [REMEMBERED]
-            return row
-        found.diagnosis, diagnosed = _diagnosis(found, row, self.policy)
-        return diagnosed
 
     def _case_of(self, found: Found) -> dict[str, Any]:
         return case_file(
@@ -401,29 +321,6 @@ class Exploration:
         for file, make in self._files:
             file.write(make(report))
         return [*(str(file) for file, _ in self._files), *map(str, self.saved)]
-
-
-def _diagnosis(found: Found, row: Row, policy: str) -> tuple[list[str], Row]:
-    """Which known mistakes do the same in the smallest call and in those around it."""
-    from conformance.diagnosis.search import diagnose  # which takes long to import
-    from conformance.telling.diagnosis import diagnosed_rows, diagnosis_lines
-
-    tried = (found.reduced if found.fresh else found.drawn, *found.evidence)
-    cases, rows = [], []
-    for number, each in enumerate(tried):
-        if each.case is not None and each.row is not None:
-            name = f"explore/evidence-{number}"
-            cases.append(replace(each.case, id=name))
-            rows.append(replace(each.row, case=name))
-    told = diagnose(rows, cases, policy, seconds=DIAGNOSED)
-    # what it takes to fail stands there already, found by experiments; a mistake that a passing call refutes is none
-    findings = tuple(f for f in told.findings if not f.contradicted and f.explains == told.compared)
-    refuted = bool(told.findings) and not findings
-    told = replace(told, splits=(), findings=findings)
-    first = next(iter(diagnosed_rows(rows, told)), row)
-    if refuted:
-        return [UNKNOWN.format(told.compared)], replace(row, diagnosis=first.diagnosis)
-    return diagnosis_lines(told), replace(row, diagnosis=first.diagnosis)
 
 
 def _folder(path: Path) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator
 
 from conformance.errors import UsageError
-from conformance.exploring.draw import Claims
+from conformance.exploring.claims import Claims
 from conformance.exploring.large.asking import GIB, SHARE, Asker, start
 from conformance.exploring.large.call import Large, read_token
 from conformance.exploring.large.draw import draw, needs

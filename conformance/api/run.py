@@ -16,7 +16,6 @@ from conformance.telling.atomic_file import OutFile, check_apart, files_of
 from conformance.telling.badge import badge_writer, check_ending
 from conformance.telling.baseline_writer import baseline_text
 from conformance.telling.file_lock import Held
-from conformance.telling.junit import junit as junit_text
 from conformance.telling.recorder import Recorder
 from conformance.telling.report import Report, read_report
 from conformance.telling.requirements import in_force
@@ -220,16 +219,23 @@ def saved_vectors(vectors: load.Vectors, files: Iterable[FilePath]) -> load.Vect
     return replace(vectors, cases=tuple(found))
 
 
+def junit_text(report: Report) -> str:
+    """The run as JUnit XML."""
+    from conformance.telling.junit import junit  # takes time to import, which other runs need not wait for
+
+    return junit(report)
+
+
 def page_text(report: Report) -> str:
     """The page over one run."""
-    from conformance.telling.page import render  # takes time to import, which other runs need not wait for
+    from conformance.telling.page import render  # as of JUnit
 
     return render([report])
 
 
 def card_text(report: Report, link: str) -> str:
     """The picture of one run, with the address of the whole report."""
-    from conformance.telling.page.card import card  # as of the page
+    from conformance.telling.page.card import card  # as of JUnit
 
     return card([report], link)
 

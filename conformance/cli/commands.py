@@ -5,6 +5,9 @@ import importlib
 import click
 
 from conformance.cli.exit_codes import CONFORMANT, MISUSED, examples
+from conformance.garbage import no_search
+from conformance.running.suggestions import nearest
+from conformance.running.text_limits import shorten
 from conformance.version import SPEC_VERSION, SUITE_VERSION, VECTORS_VERSION
 
 COMMANDS = {
@@ -17,7 +20,7 @@ COMMANDS = {
     "init": ("starting:init", "Write FILE, a commented plug-in to start from: it runs at..."),
     "judge": ("judging:judge", "Accept or reject the program TARGET on one problem, by fresh..."),
     "list": ("inspecting:list_", "List what the suite holds."),
-    "report": ("inspecting:report", "Print a table of one or many reports: chapter by target, then..."),
+    "report": ("reporting:report", "Print a table of one or many reports: chapter by target, then..."),
     "run": ("running:run", "Test TARGET with every case that it supports."),
     "show": ("inspecting:show", "Show CASE in full: what it exposes, requirements, inputs,..."),
     "trace": ("tracing:trace", "Trace requirements, cases, defects and tests to each other;..."),
@@ -39,9 +42,21 @@ class _Commands(click.Group):
             return None
         if cmd_name not in self.commands:
             module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-            found = getattr(importlib.import_module(f"conformance.cli.{module}"), attribute)
+            with no_search():
+                found = getattr(importlib.import_module(f"conformance.cli.{module}"), attribute)
             self.add_command(found, cmd_name)
         return self.commands[cmd_name]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is called; of an unknown one the nearest is named."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            hint = nearest(args[0], COMMANDS) or (
+                f"; did you mean 'run {args[0]}'?" if args[0].endswith(".py") or ".py:" in args[0] else ""
+            )
+            raise click.UsageError(f"No such command {shorten(args[0])!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in the help."""

@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from conformance.cli.exit_codes import CONFORMANT, FAILED, examples
-from conformance.cli.inspecting import SHA256_HELP, print_json
+from conformance.cli.inspecting import print_json
+from conformance.cli.reporting import SHA256_HELP
 from conformance.errors import UsageError
 from conformance.telling.compare import compare as compared
 from conformance.telling.github import comparison_markdown

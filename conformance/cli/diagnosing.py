@@ -42,7 +42,7 @@ def diagnose(
         request, recorder, asked = prepare(request, (PROGRAM, *given), Files(cases=cases), "off")
         progress = RunProgress(console(stderr=True), False, verbose, report=False)
         with progress:
-            for event in runner.run(request, asked, progress.echo if verbose else None):
+            for event in runner.run(request, asked, progress.echo if verbose else None, progress.asking):
                 recorder.add(event)
                 progress.show(event)
         report = recorder.report()
@@ -54,6 +54,8 @@ def diagnose(
     out = console()
     if report.gave_up:
         out.print(plain(report.gave_up), soft_wrap=True)
-    for line in diagnosis_lines(found) or [f"nothing failed: {counted(report.summary['pass'], 'test')} pass"]:
+    for line in diagnosis_lines(found, report.results) or [
+        f"nothing failed: {counted(report.summary['pass'], 'test')} pass"
+    ]:
         out.print(plain(shorten(line, MESSAGE)), soft_wrap=True)
     return FAILED if report.failed else CONFORMANT

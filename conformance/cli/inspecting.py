@@ -1,34 +1,21 @@
-"""The calls that show what is there: `list`, `show`, `explain`, `report`."""
+"""The calls that show what is there: `list`, `show`, `explain`."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from conformance.cli import options
 from conformance.cli.exit_codes import CONFORMANT, PROGRAM, examples
 from conformance.errors import UsageError
 from conformance.running.suggestions import known
-from conformance.telling.atomic_file import OutFile, check_apart
-from conformance.telling.explain import (
-    defect_explanation,
-    defect_lines,
-    explanation,
-    explanation_lines,
-    kind_of,
-)
-from conformance.telling.inventory import LISTS, case_json, case_lines, list_table
-from conformance.telling.merge_shards import join
-from conformance.telling.report import Report, checksums, read_report
-from conformance.telling.requirements import read_requirements
-from conformance.telling.table import matrix_lines, matrix_table
+from conformance.telling.inventory import LISTS, list_table, read_cases
+from conformance.telling.requirements import Requirement, read_requirements
 from conformance.telling.terminal import console, plain
-from conformance.vectors import load
-from conformance.vectors.case import Case
 
-SHA256_HELP = "SHA-256 that a run printed for its report; a report with another one is refused (repeatable)."
+if TYPE_CHECKING:
+    from conformance.vectors.case import Case
 
 
 @click.command("list", epilog=examples("list requirements --json"))
@@ -54,10 +41,12 @@ def show(case: str, as_json: bool, verbose: bool) -> int:
     CASE is the ID of a stored case, or a file that `explore --save` wrote.
     """
     if case.endswith(".json"):
-        from conformance.exploring.saved import read_cases  # half of the start of the others
+        from conformance.exploring.saved import read_cases as read_saved  # half of the start of the others
 
-        return _show(read_cases(Path(case)), as_json, verbose)
-    cases = {c.id: c for c in load.load_vectors().cases}
+        return _show(read_saved(Path(case)), as_json, verbose)
+    from conformance.telling.explain import kind_of
+
+    cases = {c.id: c for c in read_cases()}
     if case not in cases and (kind := kind_of(case)) in ("requirement", "defect"):
         raise UsageError(f"{case} is a {kind}: say `{PROGRAM} explain {case}`")
     return _show(
@@ -65,8 +54,10 @@ def show(case: str, as_json: bool, verbose: bool) -> int:
     )
 
 
-def _show(found: Sequence[Case], as_json: bool, verbose: bool) -> int:
+def _show(found: "Sequence[Case]", as_json: bool, verbose: bool) -> int:
     """Each case: with JSON the last one, of which the others are what is asked before."""
+    from conformance.telling.showing import case_json, case_lines
+
     if as_json:
         print_json(case_json(found[-1]))
         return CONFORMANT
@@ -83,68 +74,35 @@ def _show(found: Sequence[Case], as_json: bool, verbose: bool) -> int:
 def explain(name: str, as_json: bool) -> int:
     """Explain REQUIREMENT: its text, rationale and decision, its cases and the mistakes that break it.
 
-    Also takes the ID of a known mistake.
+    Also takes the ID of a known mistake; of a chapter or a feature it lists the requirements.
     """
-    kind = kind_of(name)
+    from conformance.telling import explain as telling
+
+    kind = telling.kind_of(name)
     if kind == "case":
         raise UsageError(f"{name} is a case: say `{PROGRAM} show {name}`")
-    found = defect_explanation(name) if kind == "defect" else explanation(name)
+    if not kind:
+        return _list_subject(name, telling.subject(name), as_json)
+    found = telling.defect_explanation(name) if kind == "defect" else telling.explanation(name)
     if as_json:
         print_json(found)
         return CONFORMANT
     out = console()
-    for line in defect_lines(found) if kind == "defect" else explanation_lines(found):
+    for line in telling.defect_lines(found) if kind == "defect" else telling.explanation_lines(found):
         out.print(plain(line), soft_wrap=True)
     return CONFORMANT
 
 
-@click.command(epilog=examples("report numpy.json torch.json", "report *.json --html matrix.html"))
-@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN.json...")
-@click.option("--html", type=click.Path(path_type=Path), metavar="OUT.html", help="Write an HTML report.")
-@options.card
-@options.link
-@click.option("--sha256", "sha256s", metavar="HEX", multiple=True, help=SHA256_HELP)
-def report(
-    runs: tuple[Path, ...], html: Path | None, card: Path | None, link: str, sha256s: tuple[str, ...]
-) -> int:
-    """Print a table of one or many reports: chapter by target, then a line for each.
+def _list_subject(name: str, found: Sequence[Requirement], as_json: bool) -> int:
+    """The requirements of a chapter or a feature."""
+    from conformance.telling import explain as telling
 
-    The parts of a run that --shard divided are joined.
-    """
-    files = _pictures(html, card, link)
-    if files:
-        check_apart([file for file, _ in files], (("report", path) for path in runs))
-    among = checksums(sha256s) if sha256s else None
-    joined = join([read_report(path, among) for path in runs])
-    reports = joined.reports
-    for file, make in files:
-        file.write(make(reports))
-    out = console()
-    out.print(matrix_table(reports))
-    for line in matrix_lines(reports):
-        out.print(line, soft_wrap=True)
-    for note in joined.notes:
-        out.print(plain(note), soft_wrap=True)
-    if files:
-        out.print(plain(f"wrote {', '.join(str(file) for file, _ in files)}"), soft_wrap=True)
+    if as_json:
+        print_json([telling.explanation(requirement.id) for requirement in found])
+        return CONFORMANT
+    for line in telling.subject_lines(name, list(found)):
+        console().print(plain(line), soft_wrap=True)
     return CONFORMANT
-
-
-def _pictures(
-    html: Path | None, card: Path | None, link: str
-) -> list[tuple[OutFile, Callable[[Sequence[Report]], str]]]:
-    """The files that a report is drawn into, each with what makes its text."""
-    if html is None and card is None and not link:
-        return []
-    from conformance.telling.page import card as cards  # takes time to import, which other calls save
-    from conformance.telling.page import render
-
-    cards.check_card(card, link)
-    made = (
-        (html, "page", render),
-        (card, "card", lambda reports: cards.card(reports, link)),
-    )
-    return [(OutFile(path, what), make) for path, what, make in made if path is not None]
 
 
 def print_json(data: Any) -> None:

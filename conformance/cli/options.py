@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from conformance.running.request import TIMEOUT, Request
+if TYPE_CHECKING:
+    from conformance.running.request import Request  # imports the runner, which a list has no need of
 
 FILE = click.Path(path_type=Path)
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -29,7 +30,14 @@ report = click.option(
     "--report", type=FILE, metavar="OUT.json", help="Write the report as JSON, updated during the run."
 )
 junit = click.option("--junit", type=FILE, metavar="OUT.xml", help="Write JUnit XML.")
-card = click.option("--card", type=FILE, metavar="OUT.svg", help="Write a picture to share.")
+card = click.option(
+    "--card",
+    type=FILE,
+    metavar="OUT.svg",
+    is_flag=False,
+    flag_value="mha-card.svg",
+    help="Write a picture to share, mha-card.svg unless a name is given.",
+)
 link = click.option(
     "--link", metavar="URL", default="", help="Address of the whole report, shown on the card."
 )
@@ -54,6 +62,8 @@ def baseline(words: str) -> Decorator:
 
 def timeout(words: str) -> Decorator:
     """`--timeout`, with what it limits."""
+    from conformance.running.request import TIMEOUT
+
     return click.option(
         "--timeout", type=float, default=TIMEOUT, show_default=True, metavar="SECONDS", help=words
     )
@@ -71,10 +81,12 @@ REQUEST = (
 """The options that make a request."""
 
 
-def request_of(options: dict[str, Any]) -> Request:
+def request_of(options: dict[str, Any]) -> "Request":
     """The request that is among the options of a command, which keeps the others.
 
     Raises:
         UsageError: they do not go together, or a name is unknown.
     """
+    from conformance.running.request import Request
+
     return Request.of(**{name: options.pop(name) for name in REQUEST if name in options})

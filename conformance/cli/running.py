@@ -22,7 +22,7 @@ from conformance.telling.recorder import Recorder
 from conformance.telling.report import Report
 from conformance.telling.requirements import read_requirements
 from conformance.telling.table import blame_table, run_table, summary_lines
-from conformance.telling.terminal import MESSAGE, console, counted, plain, shorten
+from conformance.telling.terminal import MESSAGE, console, counted, plain, shorten, table_width
 from conformance.vectors.case import Case
 
 _LONGER = "fix what hangs, or raise --timeout"
@@ -161,7 +161,7 @@ def _run(
     progress = RunProgress(console(stderr=True), quiet, verbose)
     try:
         with progress:
-            for event in runner.run(request, cases, progress.echo if verbose else None):
+            for event in runner.run(request, cases, progress.echo if verbose else None, progress.asking):
                 recorder.add(event)
                 progress.show(event)
         if diagnose:
@@ -182,10 +182,15 @@ def _print_run(finished: Finished, profile: str | None, quiet: bool) -> None:
     out, report = console(), finished.report
     if not quiet:
         out.print(run_table(report))
+        if finished.by_operation:
+            out.print(plain(finished.by_operation), soft_wrap=True)
         if report.gave_up:
             out.print(plain(f"{report.gave_up}; {_LONGER}", "bold red"), soft_wrap=True)
+        if finished.noticed:
+            out.print(plain(f"by experiment {finished.noticed}", "bold"), soft_wrap=True)
         if report.failed:
-            out.print(blame_table(report.results, read_requirements(), finished.causes))
+            blamed = blame_table(report.results, read_requirements(), finished.causes)
+            out.print(blamed, width=table_width(out))
         for told in _lines(finished):
             out.print(plain(told), soft_wrap=True)
     for problem in report.baseline.problems if report.baseline else ():

@@ -6,9 +6,9 @@ from conformance.cli.exit_codes import CONFORMANT, FAILED, examples
 from conformance.cli.inspecting import print_json
 from conformance.telling.terminal import console, counted, plain
 from conformance.telling.trace import kills
+from conformance.telling.trace.holes import holes
 from conformance.telling.trace.index import write_index
 from conformance.telling.trace.links import links_json, read_links
-from conformance.telling.trace.problems import holes
 
 
 @click.command(epilog=examples("trace"))

@@ -25,6 +25,8 @@ BOTH = 2.0
 SHARE = 1e-3
 """Or they differ by at most this share of what the target is off by: the bound is that of the right function,
 and a wrong one may amplify roundings more."""
+CLEAR = 4.0
+"""Times the tolerance that a number has to be off by, so that only a mistake of that size gives it."""
 FLOOR = 64
 """Units in the last place of the largest element that are allowed where the right answer is exact, or none."""
 
@@ -80,6 +82,27 @@ class Wrong:
         sides = [side for side in (self._sides or {}).values() if side.golden is not None]
         wrong = [np.isnan(side.held[~side.right]).all() for side in sides if not side.right.all()]
         return bool(wrong) and len(sides) == len(self._sides or {}) and all(wrong)
+
+    @property
+    def results(self) -> Mapping[str, bool]:
+        """Whether each result that is wanted is right."""
+        return {
+            name: bool(side.right.all())
+            for name, side in (self._sides or {}).items()
+            if name in self.failure.case.expected
+        }
+
+    @cached_property
+    def clear(self) -> bool:
+        """Whether some number is off by far more than the judge allows: what is nearly right is not the same."""
+        for side in (self._sides or {}).values():
+            if side.golden is None:
+                return True
+            held, right = side.held[~side.right], side.golden.hi[~side.right]
+            limit = side.limit[~side.right] / BOTH
+            if not np.isfinite(held).all() or not (np.abs(held - right) <= CLEAR * limit).all():
+                return True
+        return not self._sides
 
     def word(self, model: Model, unlike: Word | None = None) -> Word:
         """What a model says of the row; `unlike` spares the judge where it is neither the same nor alike."""

@@ -63,6 +63,7 @@ class Diagnosed:
     left: tuple[Failure, ...] = ()  # what no finding reproduces, of that which can be compared
     splits: tuple[Split, ...] = ()  # what failing rows have in common, whatever the mistake
     notes: tuple[Note, ...] = ()  # what is said without a model
+    results: tuple[str, ...] = ()  # which of several results are wrong, where the others never are
     experiments: tuple[str, ...] = ()  # what failing cases need, by asking the target changed ones
     numbers: int = 0  # failing rows that gave numbers, or were refused in vain
 

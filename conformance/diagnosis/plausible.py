@@ -8,9 +8,9 @@ from conformance.diagnosis.saying import kind
 
 FEWEST = 0.05
 """The share of the failures of its kind, raised or not, below which a finding is a guess."""
-TRIED = 4
+TRIED = 2
 """Passing rows below which they refute nothing."""
-REFUTED = 0.75
+REFUTED = 0.5
 """The share of the passing rows that it would fail above which these refute a model."""
 SHARED = 0.8
 """The share of the calls whose exceptions say the same that a model has to raise in."""

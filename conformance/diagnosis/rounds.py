@@ -67,7 +67,8 @@ class Search:
                 left = [f for f in left if not self._bench.explains(best.model, f)]
             else:
                 misses += 1
-                if cases == 1 and not raised:  # every model that raises there would do the same
+                # every model that raises there would do the same, and many that are nearly right
+                if cases == 1 and not raised and any(self._bench.clear(f) for f in screen):
                     single = tuple(w.model for w in weights)
                 left = [f for f in left if f not in screen]
         if not raised and self._rounds > 1:

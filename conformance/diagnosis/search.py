@@ -10,10 +10,12 @@ import numpy as np
 from conformance.defects.defect import Defect
 from conformance.diagnosis.failing import Evidence, Failure, evidence
 from conformance.diagnosis.finding import Diagnosed, Note
+from conformance.diagnosis.form import by_form
 from conformance.diagnosis.library import by_library
 from conformance.diagnosis.memory import by_memory
 from conformance.diagnosis.model import Model
 from conformance.diagnosis.parts import parts
+from conformance.diagnosis.results import by_results
 from conformance.diagnosis.returned import by_returned
 from conformance.diagnosis.rounds import ROUNDS, Search
 from conformance.diagnosis.shared import forget
@@ -53,7 +55,7 @@ def diagnose(
     if not seen.failures:
         return Diagnosed((), seen.failed, 0, splits=split)
     notes = [*by_library(seen.failures, seen.passes, packages), *by_memory(seen.failures)]
-    notes += by_returned(seen.failures)
+    notes += [*by_returned(seen.failures), *by_form(seen.failures)]
     with np.errstate(all="ignore"):
         sized = by_size(seen.failures, seen.passes, policy)
     with warnings.catch_warnings():
@@ -71,7 +73,9 @@ def diagnose(
         f for f in found.findings if not set(f.explained) <= told or f.explains >= TOLD * len(told)
     )
     left = tuple(f for f in found.left if f not in told)
-    return replace(found, findings=findings, splits=split, notes=(*notes, *sized), left=left)
+    open_ = len(exact | told) < ALL * len(seen.failures)
+    results = by_results(seen.failures, policy) if open_ else ()
+    return replace(found, findings=findings, splits=split, results=results, notes=(*notes, *sized), left=left)
 
 
 def _search(

@@ -70,6 +70,10 @@ class Bench:
             self._wrong[id(failure)] = Wrong(failure, self.policy)
         return self._wrong[id(failure)]
 
+    def clear(self, failure: Failure) -> bool:
+        """Whether a row is wrong by so much that few mistakes give its numbers."""
+        return self._ready(failure).clear
+
     def word(self, model: Model, failure: Failure) -> Word:
         """What a model says of a failing row."""
         key = (model.name, id(failure))

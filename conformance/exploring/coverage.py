@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from conformance.exploring.draw import PATHS, Claims
+from conformance.exploring.claims import PATHS, Claims
 from conformance.exploring.laid import UNUSUAL
 from conformance.exploring.recipe import Recipe
 from conformance.names import APPEND, MERGE, OPERATIONS, PAGED

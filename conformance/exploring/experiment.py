@@ -9,6 +9,7 @@ from conformance.diagnosis.facts import sizes
 from conformance.diagnosis.finding import Diagnosed
 from conformance.exploring.boundary import condition
 from conformance.exploring.explain import joined
+from conformance.exploring.grow import up_to
 from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, parts, varied
 from conformance.judging.verdict import Row
 from conformance.names import DENSE, MHA, MHA_VJP, REDUCED_POLICIES
@@ -24,7 +25,8 @@ ASKS = 12
 COSTLY = 2**11
 """Queries times keys of a call above which its lengths are halved first."""
 KNOWN = 0.8
-"""The share of the failures that models reproduce without contradiction, from which on no experiment is made."""
+"""The share of what fails and can be compared that models reproduce without contradiction, from which on no experiment
+is made."""
 MOST = 2
 """Cases that are changed."""
 LARGE = 2**26
@@ -123,6 +125,8 @@ class Experiment:
             words, now = self._size(now, axis)
             if words and (self._sure or words.endswith("or more")) and (axis, words) not in TRIVIAL:
                 lengths.append(f"{NAMES[axis]} {words}")
+        most = up_to(now, self._ever)
+        lengths += [f"q_len {most} at most" if most > 1 else "q_len 1"] if most and not self._over else []
         if all(other is False for other in others):
             needed.append("numbers such as these")
         if self._over and not needed and not lengths:
@@ -187,8 +191,8 @@ class Experiment:
 
 
 def worth_asking(found: Diagnosed) -> bool:
-    """Whether models and notes leave it open why most of what fails does."""
-    return len(_known(found)) < KNOWN * found.failed
+    """Whether models and notes leave it open why most of what fails, and can be compared, does."""
+    return len(_known(found)) < KNOWN * found.compared
 
 
 def _known(found: Diagnosed) -> set[tuple[str, str]]:

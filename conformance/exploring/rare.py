@@ -50,6 +50,14 @@ def _as_many_queries_as_entries(r: Recipe, dice: Dice) -> Recipe:
     return made if made.work <= max(r.work, WORK) else r
 
 
+def _lengths_alike(r: Recipe, dice: Dice) -> Recipe:
+    """Entries of one length, shorter than the buffer where one of them is: as if it were the length of all keys."""
+    if not isinstance(r.lengths, tuple) or r.entries < 2:
+        return r
+    length = dice.choice([n for n in r.lengths if 0 < n < r.kv_len] or [max(r.kv_len - 1, 0)])
+    return replace(r, lengths=(length,) * r.entries)
+
+
 def _broken(r: Recipe, dice: Dice) -> Recipe:
     """A number that is NaN or infinite where it is seen; of gradients nothing is asked then."""
     if r.gradients:
@@ -62,6 +70,6 @@ def _broken(r: Recipe, dice: Dice) -> Recipe:
 
 
 CHANGES: tuple[tuple[int, Callable[[Recipe, Dice], Recipe]], ...] = (
-    (30, _row_of_the_bias), (10, _two_axes), (15, _as_many_queries_as_entries), (7, _broken),
+    (30, _row_of_the_bias), (10, _two_axes), (15, _as_many_queries_as_entries), (7, _broken), (10, _lengths_alike),
 )  # fmt: skip
 """In how many of a hundred calls each is tried."""

@@ -17,7 +17,7 @@ from conformance.exploring.said import held
 from conformance.exploring.trial import Tried
 from conformance.names import DTYPES
 from conformance.oracle import Certified, UnjudgedError, certify
-from conformance.reading import TooLargeError, Validator, flaw, read_bytes, strict_json
+from conformance.reading import TooLargeError, flaw, read_bytes, strict_json, validator
 from conformance.resources import schema
 from conformance.running.protocol import ProtocolError, decode_array, encode_array
 from conformance.vectors.case import Array, Case, lacking
@@ -105,7 +105,7 @@ def write_case(folder: Path, found: Mapping[str, Any]) -> Path:
 
 @cache
 def _validator() -> Any:
-    return Validator(schema("case"))
+    return validator(schema("case"))
 
 
 def read_cases(path: Path) -> tuple[Case, ...]:

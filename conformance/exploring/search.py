@@ -5,8 +5,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 
 from conformance.exploring import smaller
+from conformance.exploring.claims import Claims
 from conformance.exploring.coverage import Coverage
-from conformance.exploring.draw import Claims, draw
+from conformance.exploring.draw import draw
 from conformance.exploring.earlier import SAME, SHAPE
 from conformance.exploring.explain import CALLS as EXPLAINING
 from conformance.exploring.explain import Needs, applies, explain, resized, size_of

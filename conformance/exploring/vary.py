@@ -98,6 +98,8 @@ def changes(v: Varied) -> Iterator[tuple[str, tuple[Change, ...]]]:
         yield "several heads", (partial(_one_head, which=slice(-1, None)), partial(_one_head, which=slice(1)))
     if any(not np.isfinite(v.inputs[name]).all() for name in OPERANDS if name in v.inputs):
         yield "NaN or infinity in an operand", (_finite,)
+    if v.given("past_key"):
+        yield "a past", (_no_past, _forgotten)
     for name in PLAIN:
         if v.given(name):
             yield f"`{name}`", (partial(without, names=(name,)),)
@@ -109,8 +111,6 @@ def changes(v: Varied) -> Iterator[tuple[str, tuple[Change, ...]]]:
         yield "`q_offset` as an array", (_one_offset,)
     if v.given("q_offset"):
         yield "`q_offset`", (partial(without, names=("q_offset",)),)
-    if v.given("past_key"):
-        yield "a past", (_no_past,)
     for name in BIASES:
         if v.given(name):
             yield f"`{name}`", (partial(without, names=(name,)),)
@@ -163,6 +163,20 @@ def _no_past(v: Varied) -> Varied:
     whole = {x: np.concatenate([v.inputs[f"past_{x}"], v.inputs[x]], axis=-2) for x in ("key", "value")}
     v = without(v, ("past_key", "past_value"))
     return replace(v, inputs={**v.inputs, **whole})
+
+
+def _forgotten(v: Varied) -> Varied:
+    """The new keys alone: tables and lengths lose what stands before them, and positions count from there."""
+    before = v.inputs["past_key"].shape[-2]
+    found, options = dict(v.inputs), dict(v.options)
+    for name in TABLES:
+        if name in found and found[name].shape[-1] > 1:
+            found[name] = found[name][..., before:]
+    for name, least in (("kv_lengths", 0), ("q_offset", -before)):
+        if name in found:
+            found[name] = np.maximum(found[name] - before, least)
+    options |= {"q_offset": options["q_offset"] - before} if "q_offset" in options else {}
+    return without(replace(v, inputs=found, options=options), ("past_key", "past_value"))
 
 
 def _one_axis(v: Varied) -> Varied:
@@ -229,9 +243,7 @@ def _heads(v: Varied, step: int) -> Varied:
     """One query head of each group."""
     some = {name: v.inputs[name][..., ::step, :, :] for name in LATER if name in v.inputs}
     some |= {
-        name: x[..., ::step, :, :] if x.ndim > 2 and x.shape[-3] > 1 else x
-        for name, x in v.inputs.items()
-        if name in TABLES
+        n: x[..., ::step, :, :] for n, x in v.inputs.items() if n in TABLES and x.ndim > 2 and x.shape[-3] > 1
     }
     some |= {"sinks": v.inputs["sinks"][::step]} if "sinks" in v.inputs else {}
     return replace(v, inputs={**v.inputs, **some}, memory={})
@@ -267,11 +279,8 @@ def cut(v: Varied, axis: str, to: int) -> Varied:
         return cut(cut(v, "kv_len", to), "q_len", to)
     found = dict(v.inputs)
     if axis == "q_len":
-        for name in LATER:
-            if name in found:
-                found[name] = found[name][..., :to, :]
-        for name in TABLES:
-            if name in found and found[name].shape[-2] > 1:
+        for name in (*LATER, *TABLES):
+            if name in found and (name in LATER or found[name].shape[-2] > 1):
                 found[name] = found[name][..., :to, :]
     elif axis == "kv_len":
         before = found["past_key"].shape[-2] if "past_key" in found else 0

@@ -46,22 +46,21 @@ def least_limits(
         found["lse"] = _lse(a, policy, logits)
     for name, whole in (("present_key", a.key), ("present_value", a.value)):  # what was given is exact
         found[name] = (np.zeros_like(whole[:, :: problem.group]),) * 2
-    if policy.operand:
-        found |= {
-            name: _unpredicted(a, *found[name]) for name in ("output", "weights", "lse") if name in found
-        }
+    if policy.operand and (few := _few_sizes(a)).any():  # there s is W, as the whole bounds have it
+        for name in ("output", "weights", "lse"):
+            if name in found:
+                worst, rms = found[name]
+                found[name] = worst, np.where(few.reshape(*few.shape, *(1,) * (worst.ndim - 2)), worst, rms)
     return {name: (found[name][0] * MARGIN, found[name][1] * MARGIN) for name in wanted}
 
 
-def _unpredicted(a: Approximation, worst: Array, rms: Array) -> Limits:
-    """With s as W in heads of few sizes of numbers, as the whole bounds have it."""
-    heads = np.array(
-        [
-            [repeats(q) or repeats(k) for q, k in zip(*of, strict=True)]
-            for of in zip(a.query, a.key, strict=True)
-        ]
-    )
-    return worst, np.where(heads.reshape(*worst.shape[:2], *(1,) * (worst.ndim - 2)), worst, rms)
+def _few_sizes(a: Approximation) -> Bools:
+    """The heads whose query or key has few sizes of numbers, [B, H]."""
+    found = [
+        [repeats(q) or repeats(k) for q, k in zip(*of, strict=True)]
+        for of in zip(a.query, a.key, strict=True)
+    ]
+    return np.array(found, bool).reshape(a.query.shape[:2])
 
 
 def looks_right(m: Measure, bound: Bound, own_error: Array) -> bool:

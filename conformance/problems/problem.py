@@ -10,7 +10,7 @@ from typing import Any
 
 from conformance.errors import UsageError
 from conformance.names import MHA, REDUCED_POLICIES
-from conformance.reading import TooLargeError, Validator, flaw, read_bytes
+from conformance.reading import TooLargeError, flaw, read_bytes, validator
 from conformance.resources import schema
 from conformance.running.suggestions import nearest
 
@@ -149,7 +149,7 @@ def read(path: Path) -> Problem:
         raise UsageError(f"problem {path} cannot be read: {error.strerror or error}") from error
     except (TooLargeError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"problem {path} is no TOML: {error}") from error
-    if wrong := flaw(Validator(schema("problem")), found):
+    if wrong := flaw(validator(schema("problem")), found):
         raise UsageError(f"problem {path}: {wrong} (spec/schema/problem.json)")
     problem = _problem(path.stem, found)
     if wrong := _wrong(problem):

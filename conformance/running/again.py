@@ -7,6 +7,7 @@ import numpy as np
 
 from conformance.judging.measure import allowed, held_rows
 from conformance.judging.verdict import Row
+from conformance.running.layouts import Layouts
 from conformance.running.messages import Answer, Question
 from conformance.vectors.case import Array
 
@@ -16,15 +17,17 @@ OTHER = "another answer when asked again (IND-4)"
 
 
 class Again:
-    """Asks for the first wrong answers of a run once more."""
+    """Asks for the first wrong answers of a run once more, and in another layout."""
 
-    def __init__(self) -> None:
+    def __init__(self, layouts: Layouts | None = None) -> None:
         self._left = MOST
+        self._layouts = layouts or Layouts()
 
     def look(
         self, question: Question, answer: Answer, row: Row, ask: Callable[[Question], Answer], policy: str
     ) -> Row:
         """The row of a wrong answer, which says so where a second one is another."""
+        self._layouts.look(question, answer, row, ask, policy)
         if row.verdict != "fail" or answer.kind != "outputs" or question.case.raises or not self._left:
             return row
         self._left -= 1

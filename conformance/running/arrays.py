@@ -164,7 +164,7 @@ def _to_jax(module: Any, array: Array, device: str | None) -> Any:
 
 def _placed_by_jax(module: Any, array: Array, device: str | None) -> Any:
     if device is None:
-        return module.numpy.asarray(array)
+        return module.device_put(array.copy())  # `asarray` compiles a copy for each shape
     platform, _, index = device.partition(":")
     return module.device_put(array, module.devices(platform)[int(index or 0)])
 

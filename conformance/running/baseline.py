@@ -11,7 +11,7 @@ from typing import Any
 from conformance.errors import UsageError
 from conformance.judging.verdict import Known, Row
 from conformance.names import DTYPES
-from conformance.reading import TooLargeError, Validator, flaw, read_bytes, utf8
+from conformance.reading import TooLargeError, flaw, read_bytes, utf8, validator
 from conformance.resources import schema
 from conformance.running.suggestions import nearest
 
@@ -153,7 +153,7 @@ def read_baseline(path: Path) -> Baseline:
         data = _toml(raw)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"baseline {path} is not TOML: {error}") from error
-    if found := flaw(Validator(schema("baseline")), data):
+    if found := flaw(validator(schema("baseline")), data):
         raise UsageError(f"{path} is not a baseline of version {BASELINE_VERSION}: {found}")
     return Baseline(
         str(path),

@@ -6,6 +6,7 @@ import sys
 import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
@@ -25,6 +26,13 @@ PACKAGES = {
     "keras": "keras torch",
 }
 """Library -> what pip installs for the backends that need it."""
+ADAPTED = {
+    "flash_attn": "flash-attn",
+    "xformers": "xformers",
+    "triton": "triton",
+    "transformers": "transformers",
+}
+"""Library of an adapter that `init --adapter` writes -> what pip installs."""
 
 
 def implementations() -> dict[str, str]:
@@ -57,6 +65,9 @@ def locate(source: str) -> tuple[Any, str | None]:
 
 def _split(location: str) -> tuple[str, str]:
     """Where the module is, and the attribute in it; a drive letter is no attribute."""
+    if "::" in location:
+        single = location.replace("::", ":")
+        raise UsageError(f"{location!r} has two colons, as pytest writes it; did you mean {single}?")
     module, colon, attribute = location.rpartition(":")
     if not colon or location.endswith(".py"):
         return location, ""
@@ -109,8 +120,8 @@ def _missing(error: ModuleNotFoundError, backend: str | None) -> str:
     """What a target imports in vain, and how that is installed."""
     library = (error.name or "").partition(".")[0]
     missing = f"no module named {error.name!r}"
-    packages = PACKAGES.get(library)
-    if backend is None or packages is None:
+    packages = PACKAGES.get(library) if backend is not None else ADAPTED.get(library)
+    if packages is None:
         return f"{missing}; install it for {sys.executable}, which runs this, or put it next to the file"
     return f"{missing}; install it with: pip install {packages}"
 
@@ -133,14 +144,20 @@ def _import_file(path: str) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except ModuleNotFoundError as error:
-        raise UsageError(f"cannot import {path}: {_missing(error, None)}") from error
+        raise UsageError(f"cannot import {path}: {_missing(error, None)}{_line(error, file)}") from error
     except ImportError as error:
         relative = "relative import" in str(error)
         remedy = "; a file has no package: name it as package.module:attribute" if relative else ""
-        raise UsageError(f"cannot import {path}: {first_line(error)}{remedy}") from error
+        raise UsageError(f"cannot import {path}: {first_line(error)}{_line(error, file)}{remedy}") from error
     except (Exception, SystemExit) as error:
-        raise UsageError(f"cannot import {path}: {first_line(error)}") from error
+        raise UsageError(f"cannot import {path}: {first_line(error)}{_line(error, file)}") from error
     return module
+
+
+def _line(error: BaseException, file: Path) -> str:
+    """The last line of a file that an exception came through, in words; empty where it says so itself."""
+    passed = [each for each in extract_tb(error.__traceback__) if Path(each.filename) == file.resolve()]
+    return f" (line {passed[-1].lineno})" if passed else ""
 
 
 def _free(file: Path) -> bool:

@@ -14,7 +14,7 @@ from conformance.accepting import Check, accepting
 from conformance.dtypes import NUMPY_DTYPES, dtype_name
 from conformance.errors import UsageError
 from conformance.names import DTYPES, FEATURES, OPERATIONS, POLICIES
-from conformance.reading import Validator, flaw, strict_json, utf8
+from conformance.reading import flaw, strict_json, utf8, validator
 from conformance.resources import schema
 from conformance.running.log_base import BINARY, NATURAL
 from conformance.running.messages import MOST_ENTRIES, TOP_LEFT, Answer, Hello, Question
@@ -105,7 +105,7 @@ def _accepts(kind: str) -> Check:
 
 @cache
 def _validator(kind: str) -> Any:
-    return Validator({"$ref": f"#/$defs/{kind}", "$defs": schema("protocol")["$defs"]})
+    return validator({"$ref": f"#/$defs/{kind}", "$defs": schema("protocol")["$defs"]})
 
 
 # Arrays

@@ -13,8 +13,10 @@ from conformance.running.again import Again
 from conformance.running.aliasing import Previous
 from conformance.running.arrays import AGAIN
 from conformance.running.changes import alike, changed
+from conformance.running.events import Event, GaveUp, Noticed, Started
 from conformance.running.hangs import Hangs
 from conformance.running.invoke import call
+from conformance.running.layouts import Layouts
 from conformance.running.log_base import answered as in_natural
 from conformance.running.log_base import asked as in_base
 from conformance.running.messages import Answer, AnswerKind, Hello, Question
@@ -32,30 +34,6 @@ from conformance.vectors.case import Case
 OTHERS = 3
 """How many variants are drawn to find one that differs from another."""
 
-
-@dataclass(frozen=True)
-class Started:
-    """The first event of a run."""
-
-    hello: Hello
-    source: str
-    accuracy: str
-    total: int  # rows of the run
-    done: int = 0  # how many of them will not follow, since an earlier run has them
-    varied: frozenset[tuple[str, str]] = (
-        frozenset()
-    )  # those (case ID, dtype) that have a variant asked as well
-
-
-@dataclass(frozen=True)
-class GaveUp:
-    """The last event of a run that ended early: why, and how many rows were not asked."""
-
-    why: str
-    left: int
-
-
-Event = Started | Row | GaveUp
 
 VERDICT_OF: dict[AnswerKind, Verdict] = {
     "outputs": "fail",  # until the judge says otherwise
@@ -112,9 +90,12 @@ class InProcess:
 
 
 def run(
-    request: Request, cases: Iterable[Case], echo: Callable[[str], None] | None = None
+    request: Request,
+    cases: Iterable[Case],
+    echo: Callable[[str], None] | None = None,
+    asking: Callable[[Question], None] | None = None,
 ) -> Iterator[Event]:
-    """Runs cases against a target; `echo` gets what the target's process writes to stderr.
+    """Runs cases against a target; `echo` gets what the target's process writes to stderr, `asking` what is asked now.
 
     Rows come as they are found: with several workers in no particular order. Where many in a row have no answer in
     time, those that are left are not asked.
@@ -137,9 +118,13 @@ def run(
             done=len(questions) - len(left),
             varied=frozenset((q.case.id, q.dtype) for q in questions if q.seed),
         )
-        hangs, seen = Hangs(request.workers), set()
-        with closing(_rows(request, left, accuracy, asker, echo)) as rows:
+        hangs, seen, layouts, noticed = Hangs(request.workers), set(), Layouts(), False
+        how = _How(accuracy, Again(layouts), asking)
+        with closing(_rows(request, left, how, asker, echo)) as rows:
             for found in rows:
+                if layouts.told and not noticed:
+                    noticed = True
+                    yield Noticed(layouts.told)
                 row = request.baseline.seen(found) if request.baseline else found
                 yield row
                 seen.add(row.key)
@@ -179,24 +164,37 @@ def isolated(request: Request, echo: Callable[[str], None] | None) -> Isolated:
     return Isolated(command, request.source, request.timeout, echo, remedy)
 
 
+@dataclass(frozen=True)
+class _How:
+    """How every question of a run is put and judged."""
+
+    accuracy: str
+    again: Again
+    asking: Callable[[Question], None] | None
+
+    def answered(self, question: Question, asker: Asker) -> Row:
+        """The row of a question."""
+        if self.asking is not None and not question.unclaimed:
+            self.asking(question)
+        return answered(question, self.accuracy, asker, self.again)
+
+
 def _rows(
     request: Request,
     questions: Sequence[Question],
-    accuracy: str,
+    how: _How,
     asker: Asker,
     echo: Callable[[str], None] | None,
 ) -> Generator[Row, None, None]:
     """The rows of the questions, from one asker or from a pool of which it is the first."""
-    again = Again()
     if not isinstance(asker, Isolated) or min(request.workers, len(questions)) == 1:
         last = max((n for n, question in enumerate(questions) if not question.unclaimed), default=None)
         for number, question in enumerate(questions):
-            row = answered(question, accuracy, asker, again)
+            row = how.answered(question, asker)
             yield ended(row, asker.close()) if number == last else row
         return
     others = [isolated(request, echo) for _ in range(min(request.workers, len(questions)) - 1)]
-    pool = Pool([asker, *others], lambda question, worker: answered(question, accuracy, worker, again))
-    yield from pool.rows(questions)
+    yield from Pool([asker, *others], how.answered).rows(questions)
 
 
 def ended(row: Row, beyond: str) -> Row:

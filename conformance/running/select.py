@@ -115,9 +115,9 @@ def select(
         for case in cases
         for dtype in DTYPES
         if dtype in dtypes
-        and case.judged(dtype, accuracy)
-        and holds(hello, case)
         and wanted(case, dtype, selection)
+        and holds(hello, case)
+        and case.judged(dtype, accuracy)  # last: it reads the case's tensors
     ]
     questions.sort(key=lambda question: sorted(question.group))  # stable: by case and dtype within a group
     if selection.shard is not None:

@@ -22,6 +22,7 @@ from conformance.names import (
     SDPA,
     WEIGHTS,
 )
+from conformance.running.elsewhere import renamed
 from conformance.running.suggestions import nearest_of
 
 ARRAYS = ("query", "key", "value")
@@ -97,18 +98,23 @@ def inspect_call(function: Callable[..., Any], operation: str, label: str) -> Ca
     if needed:
         raise UsageError(
             f"{label}: the parameter {needed[0]!r} needs a default value, because the suite does not pass it; "
-            f"or wrap it in a function of {', '.join(arrays)}"
+            + (renamed(parameters) or f"or wrap it in a function of {', '.join(arrays)}")
         )
     lacking = [] if catches_all else [name for name in always if name not in by_name]
     if lacking:
         raise UsageError(
             f"{label} lacks the parameters {', '.join(lacking)}, so it is not a {operation}; "
-            f"it needs {', '.join((*arrays, *always))} by these names"
+            f"it needs {', '.join((*arrays, *always))} by these names{_looks(parameters)}"
         )
     passed = {*given, *positions, *OPTIONS, *OPTIONS_OF[operation], *(BIASES if layer else ())}
     strange = [name for name in by_name if name not in passed and not name.startswith("_")]
     notes = _notes(label, strange, parameters)
     return Call(function, by_keyword, frozenset(by_name), catches_all, notes, operation)
+
+
+def _looks(parameters: Iterable[str]) -> str:
+    """The hint that the names of other libraries give, at the end of a message."""
+    return f"; {hint}" if (hint := renamed(parameters)) else ""
 
 
 def lacking(features: Iterable[str], call: Call) -> set[str]:
@@ -204,5 +210,5 @@ def _check_positions(parameters: Any, arrays: tuple[str, ...], label: str) -> No
         got = ", ".join(map(str, parameters.values()))
         raise UsageError(
             f"{label} takes ({got}); it must take {', '.join(arrays)} by these names, "
-            f"or {len(arrays)} arrays by position in this order"
+            f"or {len(arrays)} arrays by position in this order{_looks(parameters)}"
         )

@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
@@ -84,7 +84,7 @@ def picture(report: Report, profile: str | None = None) -> str:
         fill=HEX[said.colour],
         label=escape(said.label),
         message=escape(said.message),
-        name=escape(f"{said.label}: {said.message}", {'"': "&quot;"}),
+        name=escape(f"{said.label}: {said.message}"),
         title=escape(said.claim),
         label_x=left / 2,
         message_x=left + right / 2,
@@ -101,14 +101,16 @@ def badge_of(report: Report, profile: str | None = None) -> Badge:
     ]
     executed = [row for row in rows if row.executed]
     share = f"{sum(row.passed for row in executed)}/{len(executed)}"
-    message, colour = " ".join(filter(None, (profile, share))), COLOURS[status]
+    only = str((report.options or {}).get("op") or "")  # the run was of one operation
+    message, colour = " ".join(filter(None, (only, profile, share))), COLOURS[status]
     if status == "conformant":
-        message = f"{profile or _met(report) or 'conformant'} 100 %"
+        message = f"{' '.join(filter(None, (only, profile or ('' if only else _met(report) or 'conformant'))))} 100 %"
     elif status == "incomplete":
         message = f"{message} incomplete"
     elif _explained(report, rows, profile):
         known = sum(row.failed for row in rows)
-        message, colour = f"{profile or 'conformant'} but for {known} known", KNOWN
+        message = f"{' '.join(filter(None, (only, profile))) or 'conformant'} but for {known} known"
+        colour = KNOWN
     return Badge(
         label=safe(f"attention spec {shorten(report.spec_version, 20)}"),
         message=safe(message),
@@ -140,9 +142,16 @@ def _explained(report: Report, rows: Sequence[Row], profile: str | None) -> bool
 
 def _claim(report: Report, status: str, profile: str | None) -> str:
     """The claim in full: version, profile or features, dtypes, accuracy."""
-    met = f"profile {profile}" if profile else _met_words(report)
+    only = (report.options or {}).get("op")
+    met = f"profile {profile}" if profile else "" if only else _met_words(report)
     dtypes = ", ".join(dict.fromkeys(row.dtype for row in report.results if row.executed))
-    what = (f"spec {report.spec_version}", met, dtypes, report.target.accuracy)
+    what = (
+        f"spec {report.spec_version}",
+        f"only {only}" if only else "",
+        met,
+        dtypes,
+        report.target.accuracy,
+    )
     return f"{status}: {'; '.join(filter(None, what))}"
 
 

@@ -1,5 +1,6 @@
 """A diagnosis in sentences, as JSON, and in the rows of a report."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,8 +22,8 @@ KINDS = {"fail": "is wrong", "error": "raises", "crash": "crashes", "timeout": "
 """How failing rows of a verdict fail."""
 
 
-def diagnosis_lines(found: Diagnosed) -> list[str]:
-    """What was found, a sentence each; nothing where nothing failed."""
+def diagnosis_lines(found: Diagnosed, rows: Iterable[Row] = ()) -> list[str]:
+    """What was found, a sentence each; nothing where nothing failed. The rows say why some could not be analysed."""
     if not found.failed:
         return []
     said = _said(found)
@@ -41,12 +42,22 @@ def diagnosis_lines(found: Diagnosed) -> list[str]:
         remain = "remains" if unexplained == 1 else "remain"
         lines.append(f"{unexplained} of {_failures(found.failed)} {remain} unexplained")
     if unseen := found.failed - found.compared:
-        lines.append(
-            f"{counted(unseen, 'failure')} could not be analysed: a crash, a timeout, or an answer too large"
-        )
+        lines.append(f"{counted(unseen, 'failure')} could not be analysed: {_why_unseen(rows)}")
     if found.hurried:
         lines.append("the time for the diagnosis ran out: there may be more to find")
-    return [*split_lines(found.splits), *found.experiments, *lines]
+    return [*split_lines(found.splits), *found.results, *found.experiments, *lines]
+
+
+def _why_unseen(rows: Iterable[Row]) -> str:
+    """Why failures show no numbers, each reason with how many there are, or all that there may be."""
+    failed = [row for row in rows if row.failed]
+    ends: Counter[str] = Counter(row.judged for row in failed if row.judged in ("crash", "timeout"))
+    ends.update(
+        f"of an answer {row.got_left_out}" for row in failed if row.judged == "fail" and row.got_left_out
+    )
+    told = {"crash": "a crash", "timeout": "a timeout"}
+    reasons = [f"{told.get(why, why)} ({number})" for why, number in ends.most_common()]
+    return ", ".join(reasons) or "a crash, a timeout, or an answer too large"
 
 
 def _said(found: Diagnosed) -> list[tuple[str, int]]:
@@ -185,6 +196,7 @@ def diagnosis_json(found: Diagnosed) -> dict[str, Any]:
         "explained": found.explained,
         "hurried": found.hurried,
         "splits": list(splits_json(found)),
+        "results": list(found.results),
         "experiments": list(found.experiments),
         "notes": list(notes_json(found)),
         "findings": [_finding_json(finding) for finding in found.findings],

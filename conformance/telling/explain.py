@@ -4,19 +4,21 @@ import re
 from typing import Any
 
 from conformance.defects.record import THEN, read_record
-from conformance.running.suggestions import known
+from conformance.errors import UsageError
+from conformance.names import FEATURES
+from conformance.running.suggestions import known, nearest
 from conformance.telling.decisions import read_decisions
-from conformance.telling.inventory import read_defects
+from conformance.telling.inventory import read_cases, read_defects
 from conformance.telling.markdown import unlinked
-from conformance.telling.requirements import read_requirements
-from conformance.vectors import load
+from conformance.telling.requirements import Requirement, read_requirements
+from conformance.telling.terminal import counted, shorten
 
 
 def kind_of(name: str) -> str:
     """What a name is, whatever its letters' case: `requirement`, `case`, `defect`, or nothing that is known."""
     if any(r.id == name.upper() for r in read_requirements()):
         return "requirement"
-    if any(case.id == name.lower() for case in load.load_vectors().cases):
+    if any(case.id == name.lower() for case in read_cases()):
         return "case"
     return "defect" if any(defect.id == name.lower() for defect in read_defects()) else ""
 
@@ -48,17 +50,37 @@ def explanation(name: str) -> dict[str, Any]:
             for path in found.decisions
             if path in decisions
         ],
-        "cases": [
-            {"id": case.id, "note": case.note}
-            for case in load.load_vectors().cases
-            if found.id in case.covers
-        ],
+        "cases": [{"id": case.id, "note": case.note} for case in read_cases() if found.id in case.covers],
         "defects": [
             {"id": defect.id, "sentence": defect.sentence, "origin": defect.origin}
             for defect in read_defects()
             if found.id in defect.violates
         ],
     }
+
+
+def subject(word: str) -> list[Requirement]:
+    """The requirements of a chapter, a feature or a letter code such as MASK; none if it is none of these.
+
+    Raises:
+        UsageError: it is nothing that is known; the message gives what is close to it.
+    """
+    every, low = read_requirements(), word.lower()
+    found = [r for r in every if low in (r.chapter, r.id.rpartition("-")[0].lower()) or low in r.features]
+    if not found:
+        words = {name for r in every for name in (r.id, r.chapter, r.name.lower())} | set(FEATURES)
+        hint = nearest(word, words) or "; `mha-conformance list requirements` names all"
+        raise UsageError(f"unknown requirement {shorten(word)!r}{hint}")
+    return found
+
+
+def subject_lines(word: str, found: list[Requirement]) -> list[str]:
+    """The same for people."""
+    width = max(len(requirement.label) for requirement in found)
+    return [
+        f"{word} is a chapter or a feature with {counted(len(found), 'requirement')}:",
+        *(f"  {requirement.label:<{width}}  {requirement.title}" for requirement in found),
+    ]
 
 
 def defect_explanation(name: str) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
+from conformance.running.events import Started
 from conformance.running.messages import Hello
 from conformance.running.request import Request
-from conformance.running.runner import Started
 from conformance.telling import summary
 from conformance.telling.report import Report
 from conformance.telling.terminal import counted
@@ -25,6 +25,8 @@ class Finished:
     """The report of a run and the lines next to it, each whole; there is none of what there is nothing to say of."""
 
     report: Report
+    by_operation: str  # how many tests each operation got; empty where there is one
+    noticed: str  # what an experiment found while the run went on
     diagnosis: tuple[str, ...]  # sentences
     causes: tuple[str, ...]  # the requirements that the diagnosis says are broken
     outliers: tuple[str, ...]  # passing rows that meet a weaker policy than nearly all others, by dtype
@@ -35,13 +37,13 @@ class Finished:
     written: tuple[str, ...]  # the hash of the report's file, and which files were written
 
 
-def diagnosis(found: "Diagnosed | None") -> tuple[str, ...]:
+def diagnosis(found: "Diagnosed | None", rows: Sequence[Row]) -> tuple[str, ...]:
     """What was found, in sentences; none if it was not looked for."""
     if found is None:
         return ()
     from conformance.telling.diagnosis import diagnosis_lines  # which takes long to import
 
-    return tuple(f"diagnosis: {line}" for line in diagnosis_lines(found))
+    return tuple(f"diagnosis: {line}" for line in diagnosis_lines(found, rows))
 
 
 def causes(found: "Diagnosed | None") -> tuple[str, ...]:
@@ -71,6 +73,15 @@ def undeclared(hello: Hello, request: Request) -> str:
     if not left or request.selection.dtypes:
         return ""
     return f"not tested: {', '.join(left)}, which the target does not declare in `dtypes`"
+
+
+def unrefused(hello: Hello, request: Request) -> str:
+    """That wrong calls were not tested; empty where they were, or where a part of the suite was left out."""
+    if "validation" in hello.features or request.selection.narrowed:
+        return ""
+    return (
+        "calls that must be refused were not tested: declare `validation` in `features` if they are refused"
+    )
 
 
 def left_open(rows: Sequence[Row], started: Started, request: Request) -> str:

@@ -14,8 +14,9 @@ import numpy as np
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
+from conformance.running.events import Event, GaveUp, Noticed, Started
 from conformance.running.request import Request
-from conformance.running.runner import Event, GaveUp, Started, start
+from conformance.running.runner import start
 from conformance.running.select import wanted
 from conformance.telling import finished, summary
 from conformance.telling.atomic_file import OutFile
@@ -66,6 +67,7 @@ class Recorder:
         self._stopped = ""
         self._held = held
         self.kept = False  # whether the file holds rows of this run
+        self.noticed = ""  # what wrong answers have in common, seen while it ran
         self.sha256 = ""  # of the file as it was written last
 
     def add(self, event: Event) -> None:
@@ -74,6 +76,9 @@ class Recorder:
             self._start(event)
         elif isinstance(event, GaveUp):
             self._stopped = event.why
+            return
+        elif isinstance(event, Noticed):
+            self.noticed = event.what
             return
         else:
             self._rows.append(event)
@@ -214,6 +219,7 @@ class Recorder:
             finished.varied(rows, started, self._request.fresh),
             summary.assumed(rows, started.hello),
             finished.undeclared(started.hello, self._request),
+            finished.unrefused(started.hello, self._request),
         )
         written = (
             f"report sha256: {self.sha256}" if self.kept else "",
@@ -221,7 +227,9 @@ class Recorder:
         )
         return Finished(
             report,
-            finished.diagnosis(self._found),
+            summary.by_operation(rows, started.hello),
+            self.noticed,
+            finished.diagnosis(self._found, rows),
             finished.causes(self._found),
             self._outliers(started.accuracy),
             tuple(filter(None, notes)),

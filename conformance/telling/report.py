@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from conformance.errors import UsageError
 from conformance.judging.verdict import FAILURES, Row
-from conformance.reading import TooLargeError, Validator, flaw, read_bytes, strict_json
+from conformance.reading import TooLargeError, flaw, read_bytes, strict_json, validator
 from conformance.resources import schema
 from conformance.telling.row_json import row_from_json, row_to_json
 
@@ -192,7 +192,7 @@ class Report:
 
 @cache
 def _validator() -> Any:
-    return Validator(_inlined(schema("report"), schema("report")["$defs"]))
+    return validator(_inlined(schema("report"), schema("report")["$defs"]))
 
 
 def _inlined(part: Any, definitions: Mapping[str, Any]) -> Any:

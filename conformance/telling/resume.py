@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from conformance.errors import UsageError
+from conformance.running.events import Started
 from conformance.running.request import Request
-from conformance.running.runner import Started
 from conformance.telling.report import Report
 from conformance.telling.terminal import shorten
 from conformance.vectors.load import Vectors

@@ -64,17 +64,35 @@ def assumed(rows: Iterable[Row], hello: Hello) -> str:
         return ""
     if all(needed):
         names = [name for name in hello.assumed if any(name in those for those in needed)]
-        are = "are" if len(names) > 1 else "is"
-        return (
-            f"all failures need {' or '.join(names)}, which {are} assumed to be supported; "
-            "if not, set `features` to what is"
-        )
+        return f"all failures need {' or '.join(names)}, {by_default(names, hello)}"
     lacking = [name for name in hello.assumed if _lacks(executed, name)]
+    return f"every test of {' and of '.join(lacking)} fails, {by_default(lacking, hello)}" if lacking else ""
+
+
+def by_default(names: Sequence[str], hello: Hello) -> str:
+    """That features are tested though nothing was said of them, and what to write where they are not supported."""
+    left = ", ".join(f'"{name}"' for name in hello.features if name not in names)
+    are, they = ("are", "they are") if len(names) > 1 else ("is", "it is")
     return (
-        f"every test of {' and of '.join(lacking)} fails; if not supported, leave it out of `features`"
-        if lacking
-        else ""
+        f"which {are} assumed to be supported, since the target declares no features; if {they} not, write "
+        f"features = {f'{{{left}}}' if left else 'set()'} in its file"
     )
+
+
+def by_operation(rows: Iterable[Row], hello: Hello) -> str:
+    """How many tests each operation got; empty where one operation was asked."""
+    rows = list(rows)
+    counts = [(name, [row for row in rows if row.operation == name]) for name in hello.operations]
+    counts = [(name, those) for name, those in counts if those]
+    if len(counts) < 2:
+        return ""
+    told = ", ".join(f"{name} {sum(r.executed for r in those)}{_failed(those)}" for name, those in counts)
+    return f"tests by operation: {told}"
+
+
+def _failed(rows: Iterable[Row]) -> str:
+    number = sum(row.failed for row in rows)
+    return f" ({number} failed)" if number else ""
 
 
 def _lacks(executed: Sequence[Row], feature: str) -> bool:

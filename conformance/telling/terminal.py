@@ -22,6 +22,8 @@ STYLES = {
 }
 WIDE = 1000
 """Columns of what is no terminal, unless COLUMNS says: lines there are never folded."""
+TABLE = 120
+"""Columns of a table with sentences in it that goes to no terminal, unless COLUMNS says: its cells are folded."""
 NAME = 60
 """Characters of a name that are shown; a target may give itself any."""
 MESSAGE = 4000
@@ -42,6 +44,8 @@ def counted(number: int, noun: str) -> str:
 
 def safe(text: str) -> str:
     """The text with its control and formatting characters escaped."""
+    if text.isprintable():
+        return text
     return "".join(
         character.encode("unicode_escape").decode()
         if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -75,6 +79,11 @@ def console(stderr: bool = False) -> Console:
     if not made.is_terminal:
         made.width = columns or WIDE
     return made
+
+
+def table_width(to: Console) -> int:
+    """How wide a table with sentences in it may be."""
+    return to.width if to.is_terminal or _columns() else min(to.width, TABLE)
 
 
 def _columns() -> int | None:

@@ -189,6 +189,8 @@ class View:
 
     def nonfinite(self, name: str, place: str) -> set[str]:
         """The kinds of non-finite numbers in hidden or visible keys or values."""
+        if np.isfinite(self.case.inputs[name]).all():
+            return set()
         kinds: dict[str, Callable[[Array], Any]] = {"nan": np.isnan, "inf": np.isposinf, "-inf": np.isneginf}
         seen = self._seen() if place == "visible" else ~self._seen()
         return {kind for kind, test in kinds.items() if (self._broken(name, test) & seen).any()}

@@ -1,11 +1,15 @@
-"""Reads the vectors back as Cases: schema first, then hashes, then tensors."""
+"""Reads the vectors back as Cases: schema first, then hashes, then tensors.
 
-import gc
+What ships was checked when it was written: of it a tensor file is read when a case asks for one of its tensors.
+The hash of a file is checked whenever it is read.
+"""
+
 import hashlib
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +18,15 @@ import numpy as np
 
 from conformance.dtypes import NUMPY_DTYPES
 from conformance.errors import UsageError
-from conformance.reading import TooLargeError, Validator, flaw, read_bytes, strict_json
+from conformance.garbage import no_search
+from conformance.reading import TooLargeError, flaw, read_bytes, strict_json, validator
 from conformance.resources import schema, vectors_directory
 from conformance.vectors.case import Array, Bound, Case, Golden, Signature, lacking
+from conformance.vectors.lazily import Lazily
 from conformance.vectors.seeded import Inputs, seed_of
 from conformance.vectors.tensors import parse_tensors
+
+Tensors = Mapping[str, Array]
 
 INDEX = "index.json"
 CHECKED = "index.sha256"
@@ -44,13 +52,8 @@ def load_vectors(directory: Path | None = None) -> Vectors:
     """
     shipped = directory is None
     directory = directory or vectors_directory()
-    collects = gc.isenabled()
-    gc.disable()  # a hundred thousand objects that stay: looking for garbage among them is a fifth of the time
-    try:
+    with no_search():
         return _loaded(directory, shipped, _state(directory))
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _state(directory: Path) -> tuple[tuple[str, int, int], ...]:
@@ -71,16 +74,11 @@ def _loaded(directory: Path, shipped: bool, state: tuple[tuple[str, int, int], .
     checked = (
         shipped and (directory / CHECKED).is_file() and _read(directory / CHECKED) == checked_text(sha256)
     )
-    index = _index(directory / INDEX, raw, checked)
-    tensors = {name: _tensors(directory / name, digest) for name, digest in index["files"].items()}
-    try:
-        cases = tuple(_case(entry, tensors[entry["file"]], checked) for entry in index["cases"])
-    except KeyError as error:
-        raise _damaged(directory / INDEX, f"it names {error}, which no tensor file holds") from error
-    except ValueError as error:
-        raise _damaged(directory, str(error)) from error
-    if len({case.id for case in cases}) < len(cases):
-        raise _damaged(directory / INDEX, "two of its cases have one ID")
+    index = json.loads(raw) if checked else _index(directory / INDEX, raw)
+    files = Lazily(index["files"], partial(_tensors, directory, index["files"]))
+    cases = tuple(_case(entry, files) for entry in index["cases"])
+    if not checked:
+        _check(directory, index, files, cases)
     return Vectors(
         cases=tuple(sorted(cases, key=lambda case: case.id)),
         sha256=sha256,
@@ -120,45 +118,34 @@ def checked_text(sha256: str) -> bytes:
     return f"{sha256}  {INDEX}\n".encode()
 
 
-def _index(path: Path, raw: bytes, checked: bool) -> Any:
+def _index(path: Path, raw: bytes) -> Any:
     try:
         index = strict_json(raw)
     except ValueError as error:
         raise _damaged(path, f"not JSON ({error})") from error
-    if not checked and (found := flaw(Validator(schema("vectors")), index)):
+    if found := flaw(validator(schema("vectors")), index):
         raise _damaged(path, found)
     return index
 
 
-def _tensors(path: Path, digest: str) -> dict[str, Array]:
+def _tensors(directory: Path, digests: Mapping[str, str], name: str) -> Tensors:
+    path = directory / name
     raw = _read(path)  # once: what is read is what has the hash
     found = hashlib.sha256(raw).hexdigest()
-    if found != digest:
-        raise _damaged(path, f"its sha256 is {found[:12]}..., the index says {digest[:12]}...")
+    if found != digests[name]:
+        raise _damaged(path, f"its sha256 is {found[:12]}..., the index says {digests[name][:12]}...")
     try:
-        return parse_tensors(raw, path.suffix)
+        with no_search():
+            return parse_tensors(raw, path.suffix)
     except ValueError as error:
         raise _damaged(path, str(error)) from error
 
 
-def _case(entry: Mapping[str, Any], tensors: Mapping[str, Array], checked: bool) -> Case:
-    name = entry["id"]
-    seeded = {operand: seed_of(seed) for operand, seed in entry.get("seeded", {}).items()}
-    if strange := seeded.keys() - set(entry["inputs"]):
-        raise ValueError(f"{name}: {strange.pop()} is seeded and no input")
-    stored = {x: tensors[f"{name}:input:{x}"] for x in entry["inputs"] if x not in seeded}
-    inputs = Inputs(stored, seeded, tuple(entry["inputs"])) if seeded else stored
-    expected = {
-        output: _golden(f"{name}:{output}", golden, tensors, checked)
-        for output, golden in entry["expected"].items()
-    }
-    if missing := lacking(entry["operation"], inputs):
-        raise ValueError(f"{name}: it lacks a {' and a '.join(missing)}")
-    if strange := {str(x.dtype) for x in stored.values()} - set(NUMPY_DTYPES):
-        raise ValueError(f"{name}: an input has dtype {strange.pop()}")
-    for output, golden in expected.items():
-        if set(golden.bounds) != set(entry["dtypes"]):
-            raise ValueError(f"{name}:{output}: it has bounds for other dtypes than the case is about")
+def _case(entry: Mapping[str, Any], files: Mapping[str, Tensors]) -> Case:
+    """A case of the index; its arrays are read when they are asked for."""
+    name, seeds = entry["id"], entry.get("seeded", {})
+    stored = Lazily((x for x in entry["inputs"] if x not in seeds), partial(_input, entry, files))
+    seeded = Lazily(seeds, lambda operand: seed_of(seeds[operand])) if seeds else {}
     return Case(
         id=name,
         note=entry["note"],
@@ -168,8 +155,8 @@ def _case(entry: Mapping[str, Any], tensors: Mapping[str, Array], checked: bool)
         dtypes=tuple(entry["dtypes"]),
         excluded=entry["excluded"],
         options=entry["options"],
-        inputs=inputs,
-        expected=expected,
+        inputs=Inputs(stored, seeded, tuple(entry["inputs"])) if seeds else stored,
+        expected=Lazily(entry["expected"], partial(_golden, entry, files)),
         raises=entry["raises"],
         memory=entry["memory"],
         repeat=int(entry["repeat"]),
@@ -178,36 +165,70 @@ def _case(entry: Mapping[str, Any], tensors: Mapping[str, Array], checked: bool)
     )
 
 
-def _golden(prefix: str, entry: Mapping[str, Any], tensors: Mapping[str, Array], checked: bool) -> Golden:
-    rows = None if entry["rows"] is None else tuple(map(int, entry["rows"]))  # 1.0 is an integer of JSON, too
+def _input(entry: Mapping[str, Any], files: Mapping[str, Tensors], name: str) -> Array:
+    return files[entry["file"]][f"{entry['id']}:input:{name}"]
+
+
+def _golden(entry: Mapping[str, Any], files: Mapping[str, Tensors], output: str) -> Golden:
+    prefix, tensors, golden = f"{entry['id']}:{output}", files[entry["file"]], entry["expected"][output]
     bounds = {
         dtype: {
             policy: Bound(worst=_wide(tensors[f"{prefix}:{key}:W"]), rms=_wide(tensors[f"{prefix}:{key}:s"]))
             for policy, key in policies.items()
         }
-        for dtype, policies in entry["bounds"].items()
+        for dtype, policies in golden["bounds"].items()
     }
-    golden = Golden(
-        shape=tuple(map(int, entry["shape"])),
-        rows=rows,
+    return Golden(
+        shape=tuple(map(int, golden["shape"])),
+        rows=None if golden["rows"] is None else tuple(map(int, golden["rows"])),  # 1.0 is an integer of JSON
         hi=tensors[f"{prefix}:hi"],
         lo=tensors[f"{prefix}:lo"],
-        rms_applies=entry["rms_applies"],
+        rms_applies=golden["rms_applies"],
         bounds=bounds,
         signatures={
             name: Signature(tensors[f"{prefix}:{name}:g"], limits)
-            for name, limits in entry["signatures"].items()
+            for name, limits in golden["signatures"].items()
         },
-        finite=entry.get("elsewhere") == "finite",
+        finite=golden.get("elsewhere") == "finite",
     )
-    if not checked and (problem := _golden_problem(golden, 1 if prefix.endswith(":lse") else 2)):
-        raise ValueError(f"{prefix}: {problem}")
-    return golden
 
 
 def _wide(limit: Array) -> Array:
     """A bound as it is computed with: stored in bfloat16, it is exact in float32."""
     return limit.astype(np.float32) if limit.dtype == ml_dtypes.bfloat16 else limit
+
+
+def _check(directory: Path, index: Any, files: Mapping[str, Tensors], cases: Sequence[Case]) -> None:
+    """Reads every tensor, and looks whether the index agrees with them."""
+    dict(files)  # one that no case names, too
+    try:
+        for case in cases:
+            if problem := _problem(case):
+                raise ValueError(f"{case.id}{problem}")
+    except KeyError as error:
+        raise _damaged(directory / INDEX, f"it names {error}, which no tensor file holds") from error
+    except ValueError as error:
+        raise _damaged(directory, str(error)) from error
+    if len({case.id for case in cases}) < len(cases):
+        raise _damaged(directory / INDEX, "two of its cases have one ID")
+
+
+def _problem(case: Case) -> str:
+    """What is wrong with a case, to follow its ID; empty if nothing is."""
+    if strange := set(case.seeded) - set(case.inputs):
+        return f": {strange.pop()} is seeded and no input"
+    if missing := lacking(case.operation, case.inputs):
+        return f": it lacks a {' and a '.join(missing)}"
+    dict(case.seeded)  # each seed is one
+    stored = {str(case.inputs[name].dtype) for name in case.inputs if name not in case.seeded}
+    if strange := stored - set(NUMPY_DTYPES):
+        return f": an input has dtype {strange.pop()}"
+    for output, golden in case.expected.items():
+        if problem := _golden_problem(golden, 1 if output == "lse" else 2):
+            return f":{output}: {problem}"
+        if set(golden.bounds) != set(case.dtypes):
+            return f":{output}: it has bounds for other dtypes than the case is about"
+    return ""
 
 
 def _golden_problem(golden: Golden, from_end: int) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.exploring.arrays import arrays, options
 from conformance.exploring.counter import Dice
-from conformance.exploring.draw import FAR
+from conformance.exploring.drawn_numbers import FAR
 from conformance.exploring.recipe import Recipe
 from conformance.exploring.trial import rows_of
 from conformance.names import MHA, SDPA, SDPA_VJP

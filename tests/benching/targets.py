@@ -7,7 +7,6 @@ With --write PAGE it puts the table between the marks of that page too.
 import json
 import math
 import random
-import resource
 import statistics
 import subprocess
 import sys
@@ -16,11 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from commands import cpu_seconds
+
 TARGETS = Path(__file__).with_name("targets.toml")
 IMPORTS = ("", "import mha_core")
-IMPORT_ROUNDS = 15
+IMPORT_ROUNDS = 21
 MARKS = "<!-- targets -->\n", "<!-- end of targets -->"
 """What the table stands between."""
+NO_REASON = "**no reason yet: add `why` to targets.toml**"
 LONGEST_FACTOR = 4
 Results = Mapping[str, Mapping[str, Any]]
 
@@ -34,6 +36,9 @@ def reached(target: Mapping[str, Any], results: Results) -> float | None:
     """The figure that a target is about; None where its bench was not run."""
     if target["figure"] == "import":
         return import_cost()
+    if target["figure"] == "seconds":
+        found = results.get(target["bench"], {"commands": {}})["commands"].get(target["of"])
+        return statistics.median(found) if found else None
     benches = [target["bench"], target.get("over_bench", target["bench"])]
     if not all(name in results for name in benches):
         return None
@@ -73,10 +78,9 @@ def import_cost() -> float:
     samples: dict[str, list[float]] = {code: [] for code in IMPORTS}
     for _ in range(IMPORT_ROUNDS):
         for code in random.sample(IMPORTS, len(IMPORTS)):
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            before = cpu_seconds()
             subprocess.run([sys.executable, "-P", "-c", code], check=True)  # what is installed, compiled
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            samples[code].append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+            samples[code].append(cpu_seconds() - before)
     nothing, core = (statistics.median(samples[code]) for code in IMPORTS)
     return 1e3 * (core - nothing)
 
@@ -100,8 +104,8 @@ def table(results: Results, names: Sequence[str] = ()) -> str:
         bar = f"{target['at_least']:g}" if "at_least" in target else "-"
         shown = "-" if figure is None else f"{figure:.3g}"
         said = verdict(target, figure)
-        if said == "missed" and "why" in target:
-            said += f": {target['why']}"
+        if said == "missed":
+            said += f": {target.get('why', NO_REASON)}"
         lines.append(f"| {target['name']} | {bar} | {target['aim']:g} | {shown} | {said} |")
     return "\n".join(lines)
 
@@ -115,12 +119,19 @@ def where(results: Results) -> list[str]:
         lines.append(
             f"{machine['processor']}, {machine['cores']} cores; Python {machine['python']}, NumPy {machine['numpy']}"
         )
-    loads = [
-        x for result in results.values() for size in result["sizes"] for x in size["load"] if x is not None
-    ]
+    parts = [part for result in results.values() for part in result.get("sizes", [result])]
+    loads = [x for part in parts for x in part["load"] if x is not None]
     if loads:
         lines.append(f"load {min(loads):.1f} to {max(loads):.1f}")
     return lines
+
+
+def read(path: Path) -> Any:
+    """What a bench wrote; None of a file that an interrupted one left."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def written(page: str, text: str) -> str:
@@ -138,10 +149,10 @@ def main(arguments: Sequence[str]) -> int:
         place = arguments.index("--write")
         _, page = arguments.pop(place), Path(arguments.pop(place))
     folder, names = Path(arguments[0]) if arguments else None, arguments[1:]
-    found = sorted(folder.glob("*.json")) if folder else []
-    files = [path for path in found if path.stat().st_size]  # an interrupted bench leaves an empty one
     results = {
-        path.stem: json.loads(path.read_text("utf-8")) for path in files if not names or path.stem in names
+        path.stem: result
+        for path in (sorted(folder.glob("*.json")) if folder else ())
+        if (not names or path.stem in names) and (result := read(path)) is not None
     }
     if not results:
         print("give the folder of the files that `nox -s bench` wrote", file=sys.stderr)

@@ -22,6 +22,7 @@ class Tiled:
     times: Callable[[Numbers], Numbers] = lambda slots: np.ones(len(slots))  # how often each counts
     heads: Callable[[Numbers], Numbers] = lambda heads: heads  # which key head each head reads
     entries: int | None = None  # how many are computed
+    blocks: int | None = None  # how many heads of entries are
     owners: Callable[[Numbers], Numbers] = lambda entries: entries  # whose keys each entry reads
     times_scale: float = 1.0
     rescaled: bool = True
@@ -74,6 +75,9 @@ class Tiled:
         found = found / np.where(total == 0, 1, total)
         whole = np.zeros((batch, *found.shape[1:]), query.dtype)
         whole[used] = found.astype(query.dtype)
+        whole.reshape(batch * heads, *whole.shape[2:])[
+            slice(self.blocks, None) if self.blocks else slice(0)
+        ] = 0
         return whole
 
 
@@ -92,6 +96,8 @@ def program(**mistake: Any) -> Any:
 
 MISTAKES: dict[str, dict[str, Any]] = {
     "index_wraps_at_65536": {"slots": lambda s: s % 65_536, "values": lambda s: s % 65_536},
+    "index_wraps_at_32768": {"slots": lambda s: s % 32_768, "values": lambda s: s % 32_768},
+    "blocks_from_65535": {"blocks": 65_535},
     "a_tile_skipped": {"kept": lambda s, _: s // TILE != 5},
     "last_key_of_each_tile_dropped": {"kept": lambda s, _: s % TILE != TILE - 1},
     "first_key_of_each_tile_twice": {"times": lambda s: 1.0 + (s % TILE == 0)},

@@ -24,7 +24,8 @@ from conformance.defects.call import Call
 from conformance.defects.defect import Defect
 from conformance.defects.reference import REFERENCE
 from conformance.exploring.arrays import arrays, options
-from conformance.exploring.draw import Claims, draw
+from conformance.exploring.claims import Claims
+from conformance.exploring.draw import draw
 from conformance.exploring.needs import needs
 from conformance.exploring.recipe import Recipe, token
 from conformance.exploring.reduce import CALLS, Reduction

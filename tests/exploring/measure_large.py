@@ -17,13 +17,15 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).parent))
 
+import large_gradients
 import large_programs
 
 from conformance.exploring.large.call import LOUD, Large
-from conformance.exploring.large.judged import Told
 from conformance.exploring.large.making import host
 from conformance.exploring.large.sampled import certified
+from conformance.exploring.large.told import Told
 from conformance.exploring.large.where import ask, given
+from conformance.names import MHA_VJP, SDPA_VJP
 from conformance.running.target import Target, adopt
 
 PAGE = Path(__file__).parents[2] / "spec" / "explore.md"
@@ -47,6 +49,18 @@ KINDS: dict[str, Large] = {
     "rising counts": replace(CALL, family="counts", levels=4),
     "sampled rows": replace(CALL, family="sampled", levels=4),
 }
+OWN: dict[str, Large] = {
+    "index_wraps_at_32768": Large(q_len=64, kv_len=40_000, stream=3),
+    "blocks_from_65535": Large(batch=2050, heads=32, groups=32, kv_len=40, stream=3),
+    "entries_from_65535": Large(batch=65_537, kv_len=40, stream=3),
+}
+"""Mistakes that show from a size on, each with a call of that size."""
+BACKWARD = {
+    "few queries": Large(operation=SDPA_VJP, q_len=32, kv_len=32_769, stream=3),
+    "a square": Large(operation=SDPA_VJP, q_len=1025, kv_len=1026, stream=3),
+    "a layer": Large(operation=MHA_VJP, heads=4, groups=4, q_len=1024, kv_len=1024, stream=3),
+}
+"""Calls that gradients are asked for."""
 GUESSED = 1e-2
 """The tolerance, absolute and relative, that is usual for bfloat16."""
 
@@ -64,6 +78,34 @@ def answer(target: Target) -> Any:
     return target.calls[call.operation].function(**arguments).astype(np.float64)
 
 
+def own_sizes() -> list[str]:
+    """The table of mistakes that show at other sizes, and of those in gradients; `-` where no call is made so."""
+    kinds = ("one key", "two keys", "32 keys", "sampled rows")
+    lines = [f"| mistake | asked | {' | '.join(kinds)} | what is said |", "|---" * (len(kinds) + 3) + "|"]
+    print("\n".join(lines), flush=True)
+
+    def row(name: str, target: Target, call: Large, calls: dict[str, Large]) -> None:
+        told = {kind: judged(target, each) for kind, each in calls.items()}
+        said = next((each.message for each in told.values() if each.failed), "").partition("; ")[0]
+        cells = [("seen" if told[kind].failed else "passes") if kind in told else "-" for kind in kinds]
+        sizes = f"{call.batch} x {call.heads} x {call.q_len:,} over {call.kv_len:,} keys"
+        lines.append(f"| {name.replace('_', ' ')} | {sizes} | {' | '.join(cells)} | {said} |")
+        print(lines[-1], flush=True)
+
+    for name, call in OWN.items():
+        row(name, adopt(getattr(large_programs, name), name), call, {
+            "one key": call, "two keys": replace(call, members=2), "32 keys": replace(call, members=LOUD),
+            "sampled rows": replace(call, family="sampled", levels=4),
+        })  # fmt: skip
+    for name, mistake in large_gradients.MISTAKES.items():
+        for words, call in BACKWARD.items():
+            calls = {"two keys": replace(call, members=2, strided=True)}
+            if not call.layer:
+                calls["sampled rows"] = replace(call, family="sampled", few=True)
+            row(f"{name}, {words}", large_gradients.target(call.operation, mistake), call, calls)
+    return lines
+
+
 def main() -> None:
     """Prints the table, a line a mistake as soon as it is known."""
     parser = argparse.ArgumentParser(
@@ -72,7 +114,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="put the table into spec/explore.md")
     write = parser.parse_args().write
     programs = {"none": {}, **large_programs.MISTAKES, **large_programs.MISTAKES_OF_NO_EFFECT}
-    for gone in ("heads_wrap_at_256", "entries_from_65535", "index_wraps_at_65536"):
+    for gone in ("heads_wrap_at_256", "index_wraps_at_65536", *OWN):
         del programs[gone]
     lines = [
         f"| mistake | random, 1e-2 | {' | '.join(KINDS)} | what is said |",
@@ -95,6 +137,7 @@ def main() -> None:
         ]
         lines.append(f"| {name.replace('_', ' ')} | {' | '.join(cells)} | {said.rpartition('; ')[0]} |")
         print(lines[-1], flush=True)
+    lines += ["", *own_sizes()]
     if write:
         head, rest = PAGE.read_text("utf-8").split(BEGIN)
         tail = rest.split(END)[1]

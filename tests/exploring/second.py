@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from mpmath import mp, mpf
 
-from conformance.exploring.draw import Claims, draw
+from conformance.exploring.claims import Claims
+from conformance.exploring.draw import draw
 from conformance.exploring.recipe import Recipe, token
 from conformance.exploring.trial import certify_recipe
 from conformance.names import FEATURES, SERVING

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from conformance.errors import UsageError
-from conformance.exploring.draw import Claims, draw
+from conformance.exploring.claims import Claims
+from conformance.exploring.draw import draw
 from conformance.exploring.entries import judged_entries
 from conformance.exploring.needs import needs
 from conformance.exploring.recipe import Recipe, token

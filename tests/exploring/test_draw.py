@@ -7,8 +7,9 @@ import pytest
 from conformance.dtypes import cast
 from conformance.errors import UsageError
 from conformance.exploring.arrays import arrays, changed, options
+from conformance.exploring.claims import OPTIONS, PATHS, Claims
 from conformance.exploring.counter import Dice, grid, key
-from conformance.exploring.draw import OPTIONS, PATHS, Claims, draw
+from conformance.exploring.draw import draw
 from conformance.exploring.needs import needs
 from conformance.exploring.numbers import numbers
 from conformance.exploring.recipe import LONGEST, Recipe, read_token, token
@@ -31,7 +32,7 @@ def digest(claims: Claims, seed: int, count: int) -> str:
 
 
 PINNED = {
-    "small": "462929c2a09bd2109729cdb45300249c1fadaad21859fad6fbc9c5ced2513ea1",
+    "small": "1b54ae996a09f8e03281dfd24219183d2eae689634b240a875b0d60015df4186",
     "kernel": "359d6f4c1914022c776aa3c10e34fd8d24976ac4f5330ee037009176875212d3",
 }
 """Tokens and arrays of some cases of seed 7; whoever changes the draw changes them, and says so in the changelog."""

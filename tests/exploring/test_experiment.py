@@ -156,3 +156,32 @@ def test_other_numbers_are_held_by_every_dtype() -> None:
     numbers = call.inputs["query"]
     assert (numbers * 16 == np.round(numbers * 16)).all()
     assert np.abs(numbers).max() <= 3
+
+
+def test_a_path_for_few_queries_is_told_by_more_of_them() -> None:
+    needs = needs_of("kernels/decode-1024-sinks", target(lambda *_: True))
+    assert needs is not None
+    assert not any("q_len" in words for words in needs.sizes)
+    few = target_by_queries(lambda q_len: q_len <= 8)
+    needs = needs_of("kernels/decode-1024-sinks", few)
+    assert needs is not None
+    assert "q_len 8 at most" in needs.sizes
+
+
+def target_by_queries(spoils: Callable[[int], bool]) -> InProcess:
+    """Attention that is spoiled at some numbers of queries."""
+    return target(lambda _given, q_len, _: spoils(q_len))
+
+
+def test_the_past_of_a_layer_is_left_out_with_what_counts_it() -> None:
+    case = next(
+        c
+        for c in CASES.values()
+        if c.operation == "multi_head_attention" and {"past_key", "kv_lengths", "mask"} <= set(c.inputs)
+    )
+    (ways,) = (ways for words, ways in changes(varied(case)) if words == "a past")
+    without = ways[-1](varied(case))
+    before = case.shapes["past_key"][-2]
+    assert not without.given("past_key")
+    assert without.inputs["mask"].shape[-1] in (1, case.shapes["mask"][-1] - before)
+    assert (without.inputs["kv_lengths"] == np.maximum(case.inputs["kv_lengths"] - before, 0)).all()

@@ -13,7 +13,7 @@ import pytest
 import conformance
 from conformance.cli import main
 from conformance.errors import UsageError
-from conformance.exploring.draw import Claims
+from conformance.exploring.claims import Claims
 from conformance.exploring.large import contents, seen
 from conformance.exploring.large.backward import sums
 from conformance.exploring.large.call import LOUD, Large, is_token, line, read_token, token
@@ -160,6 +160,11 @@ def test_an_option_that_is_ignored_is_seen(option: str) -> None:
 
 CALLS: dict[str, tuple[Large, str, str]] = {
     "index_wraps_at_65536": (Large(q_len=64, kv_len=70_000, stream=1), "asked key 69999", "key 65,536 or more"),
+    "index_wraps_at_32768": (Large(q_len=64, kv_len=40_000, stream=1), "asked key 39999", "key 32,768 or more"),
+    "blocks_from_65535": (
+        Large(batch=2050, heads=32, groups=32, kv_len=3, stream=1), "of head 31, entry 2047; got zeros",
+        "entry 2,047 or more, in 65 of 81 such cases",
+    ),
     "a_tile_skipped": (
         Large(q_len=64, kv_len=2000, members=LOUD, stream=1), "as if what was asked were not there",
         "key 1,280 to 1,535",

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conformance.exploring.draw import Claims
+from conformance.exploring.claims import Claims
 from conformance.exploring.large import sampled
 from conformance.exploring.large.call import Large, line, read_token, token
 from conformance.exploring.large.draw import draw
 from conformance.exploring.large.edges import BACKWARD, few_rows
-from conformance.exploring.large.judged import Told
 from conformance.exploring.large.sampled import certified
 from conformance.exploring.large.sampling import key_samples
+from conformance.exploring.large.told import Told
 from conformance.exploring.large.where import ask
 from conformance.names import DTYPES, FEATURES, SDPA, SDPA_VJP
 from conformance.oracle import WrongOracleError, certify

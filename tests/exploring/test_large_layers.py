@@ -7,13 +7,13 @@ import large_layers
 import numpy as np
 import pytest
 
-from conformance.exploring.draw import Claims
+from conformance.exploring.claims import Claims
 from conformance.exploring.large import layer
 from conformance.exploring.large.call import LOUD, Large, line, read_token, token
 from conformance.exploring.large.draw import draw, needs
-from conformance.exploring.large.judged import Told
 from conformance.exploring.large.making import host, maker
 from conformance.exploring.large.sampled import certified
+from conformance.exploring.large.told import Told
 from conformance.exploring.large.where import ask
 from conformance.names import DTYPES, FEATURES, MHA, MHA_VJP, SDPA, SDPA_VJP
 from conformance.running.target import Target, adopt, load

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from conformance.exploring.arrays import arrays
+from conformance.exploring.claims import Claims
 from conformance.exploring.coverage import Coverage
-from conformance.exploring.draw import Claims, draw
+from conformance.exploring.draw import draw
 from conformance.exploring.earlier import SHAPE, earlier
 from conformance.exploring.recipe import Recipe, read_token, token
 from conformance.exploring.reduce import Reduction

@@ -13,7 +13,8 @@ import pytest
 import conformance
 from conformance.dtypes import cast
 from conformance.exploring.arrays import arrays, options
-from conformance.exploring.draw import Claims, draw
+from conformance.exploring.claims import Claims
+from conformance.exploring.draw import draw
 from conformance.exploring.earlier import SHAPE, earlier
 from conformance.exploring.laid import UNUSUAL
 from conformance.exploring.needs import needs

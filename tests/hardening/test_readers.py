@@ -106,14 +106,14 @@ def test_many_names_one_of_them_twice_take_no_longer_than_others() -> None:
 
 @pytest.mark.parametrize(("pattern", "text"), [("^[a-z]+$", "a\n"), ("^a$", "ab"), ("^x|y$", "yz")])
 def test_a_pattern_ends_where_the_text_does(pattern: str, text: str) -> None:
-    assert "does not match" in reading.flaw(reading.Validator({"pattern": pattern}), text)
-    assert reading.flaw(reading.Validator({"pattern": pattern}), text[:1]) == ""
+    assert "does not match" in reading.flaw(reading.validator({"pattern": pattern}), text)
+    assert reading.flaw(reading.validator({"pattern": pattern}), text[:1]) == ""
 
 
 def test_a_document_of_a_million_faults_is_refused_at_the_first() -> None:
     schema = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
     mixed = [*map(str, range(20_000)), 1]
-    assert reading.flaw(reading.Validator(schema), mixed) == "[20000]: 1 is not of type 'string'"
+    assert reading.flaw(reading.validator(schema), mixed) == "[20000]: 1 is not of type 'string'"
 
 
 # Reports

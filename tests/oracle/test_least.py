@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformance.exploring.draw import Claims, draw
+from conformance.exploring.claims import Claims
+from conformance.exploring.draw import draw
 from conformance.exploring.recipe import Recipe, token
 from conformance.exploring.trial import certify_recipe
 from conformance.names import FEATURES, SDPA, SDPA_VJP

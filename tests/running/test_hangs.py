@@ -11,9 +11,10 @@ from jsonschema import Draft202012Validator
 from conformance.resources import schema
 from conformance.running import hangs, subprocess_target
 from conformance.running.baseline import Baseline, Entry
+from conformance.running.events import GaveUp
 from conformance.running.hangs import Hangs
 from conformance.running.request import Request
-from conformance.running.runner import GaveUp, run
+from conformance.running.runner import run
 from conformance.running.select import Selection
 from conformance.running.session import Session
 from conformance.telling.merge_shards import join

@@ -208,8 +208,9 @@ def test_elsewhere_a_thread_ends_it() -> None:
     code = (
         "import os, sys, time\n"
         "if os.fork(): print(flush=True); time.sleep(1); os._exit(0)\n"
-        "from conformance.running import orphan\n"
-        "orphan.LOOK_SECONDS = 0.05\norphan.end_with_parent()\nprint(os.getpid(), flush=True)\ntime.sleep(60)"
+        "from conformance.running import parent_watch\n"
+        "parent_watch.LOOK_SECONDS = 0.05\nparent_watch.end_with_parent()\n"
+        "print(os.getpid(), flush=True)\ntime.sleep(60)"
     )
     process = subprocess.run(
         [sys.executable, "-c", code],

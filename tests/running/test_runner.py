@@ -10,8 +10,9 @@ import pytest
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.running import process, subprocess_target
+from conformance.running.events import Started
 from conformance.running.request import Request
-from conformance.running.runner import Started, run
+from conformance.running.runner import run
 from conformance.running.select import Selection
 from conformance.vectors.case import Case
 

@@ -10,9 +10,10 @@ import pytest
 
 from conformance.judging.verdict import Row
 from conformance.names import MHA, SDPA
+from conformance.running.events import Started
 from conformance.running.messages import Question
 from conformance.running.request import Request
-from conformance.running.runner import InProcess, Started, answered, run
+from conformance.running.runner import InProcess, answered, run
 from conformance.running.select import Selection, unclaimed
 from conformance.running.target import load
 from conformance.running.variants import LEAST, variant, with_variants

@@ -8,9 +8,9 @@ import pytest
 
 from conformance.judging.verdict import Row
 from conformance.names import SDPA
+from conformance.running.events import Started
 from conformance.running.messages import Hello
 from conformance.running.request import Request
-from conformance.running.runner import Started
 from conformance.telling.recorder import Recorder
 from conformance.telling.report import Report
 from conformance.vectors.load import Vectors

@@ -15,9 +15,9 @@ from conformance.errors import UsageError
 from conformance.judging.verdict import FAILURES, VERDICTS, Diagnosis, Got, Row, Worst
 from conformance.names import DTYPES, FEATURES, MHA, MHA_VJP, POLICIES, PROFILES, SDPA, SDPA_VJP
 from conformance.resources import schema
+from conformance.running.events import Started
 from conformance.running.messages import Hello
 from conformance.running.request import Request
-from conformance.running.runner import Started
 from conformance.running.select import Selection
 from conformance.telling import summary
 from conformance.telling.atomic_file import OutFile

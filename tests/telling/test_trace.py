@@ -18,9 +18,9 @@ from conformance.resources import spec_directory
 from conformance.telling.inventory import read_defects
 from conformance.telling.trace import kills, links, test_markers
 from conformance.telling.trace.chain import BUILD
+from conformance.telling.trace.holes import holes
 from conformance.telling.trace.index import index, write_index
 from conformance.telling.trace.links import Links, links_json, read_links
-from conformance.telling.trace.problems import holes
 from conformance.telling.trace.test_markers import Mark, marks_of
 from conformance.vectors.case import Case
 

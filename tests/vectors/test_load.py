@@ -192,6 +192,32 @@ def test_only_what_ships_is_taken_as_checked(folder, monkeypatch):
     assert len(asked) == 2
 
 
+def test_of_what_ships_a_file_is_read_when_a_case_asks_for_it(folder, monkeypatch):
+    monkeypatch.setattr(load, "vectors_directory", lambda: folder)
+    (folder / BULK).unlink()
+    cases = {case.id: case for case in load_vectors().cases}
+    assert sorted(cases) == sorted(CHOSEN)
+    assert set(cases["mask/empty-row-weights-lse"].expected["output"].bounds)
+    with pytest.raises(UsageError, match="cannot be read"):
+        cases["attention/plain"].inputs["query"]
+
+
+def test_of_what_ships_the_hash_is_checked_when_a_file_is_read(folder, monkeypatch):
+    monkeypatch.setattr(load, "vectors_directory", lambda: folder)
+    raw = bytearray((folder / BULK).read_bytes())
+    raw[-1] ^= 1
+    (folder / BULK).write_bytes(raw)
+    cases = {case.id: case for case in load_vectors().cases}
+    for asked in (lambda case: case.inputs["query"], lambda case: case.expected["output"]):
+        with pytest.raises(UsageError, match="sha256"):
+            asked(cases["attention/plain"])
+
+
+def test_what_ships_passes_every_check():
+    """None of them is made where what ships is read: this one is instead of that."""
+    assert len(load_vectors(vectors_directory()).cases) == len(load_vectors().cases)
+
+
 def test_no_tensor_is_left_over():
     shipped = vectors_directory()
     index = json.loads((shipped / INDEX).read_text("utf-8"))

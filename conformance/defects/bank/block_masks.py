@@ -155,6 +155,10 @@ def _last(c: Call, e: Edges) -> Array:
     return np.equal(_end(c, e), c.kv_len)
 
 
+def _but_the_tail(size: int) -> Callable[[int, int], bool]:
+    return lambda begin, kv_len: begin + size <= kv_len
+
+
 CAUSAL, OFFSET, LENGTHS, WINDOW, MASK = (
     ("is_causal",),
     ("is_causal", "q_offset"),
@@ -275,18 +279,10 @@ DEFECTS = (
     *(Defect(name, sentence, violates, features=features,
              **family(make, at=4 if reach == "q_len" else 16, reach=reach))
       for name, sentence, violates, features, make, reach in RULES),
-    Defect(
-        "online-tail-not-rescaled",
-        "Your online softmax does not rescale before the last, incomplete block.",
-        ("ATT-2",),
-        **varied(
-            {
-                f"in blocks of {n}": online(n, rescales=lambda begin, kv_len, n=n: begin + n <= kv_len)  # type: ignore[misc]
-                for n in SIZES
-            },
-            "in blocks of 16",
-        ),
-    ),
+    Defect("online-tail-not-rescaled",
+           "Your online softmax does not rescale before the last, incomplete block.", ("ATT-2",),
+           **varied({f"in blocks of {n}": online(n, rescales=_but_the_tail(n)) for n in SIZES},
+                    "in blocks of 16")),
     Defect("online-hidden-first-block-nan",
            "Your online softmax is NaN where the first block has no visible key.", ("ATT-2", "MASK-4"),
            origin="pytorch/pytorch#127055",

@@ -24,6 +24,19 @@ def _projection(change: Any, *names: str) -> Change:
     return {"grad_projection": changed}
 
 
+def _of_tokens(operand: str, kind: str, tokens: slice) -> Change:
+    """The gradient of one projection's weight (`w_`) or bias (`b_`), from some of the tokens only."""
+
+    def changed(c: Call, name: str, x: Any, gradient: Any, weight: str, bias: str) -> Any:
+        found = R.grad_projection(c, name, x, gradient, weight, bias)
+        if name != operand:
+            return found
+        some = R.grad_projection(c, name, x[..., tokens, :], gradient[..., tokens, :], weight, bias)
+        return {**found, **{key: y for key, y in some.items() if key.startswith(kind)}}
+
+    return {"grad_projection": changed}
+
+
 def _output(change: Any, name: str) -> Change:
     """The same of the output projection."""
 
@@ -103,25 +116,8 @@ def _swapped_heads(c: Call, x: Any) -> Any:
 
 
 DEFECTS = (
-    Defect(
-        "grad-w-q-missing-tokens",
-        "The gradient of w_q leaves out the first token.",
-        ("GRAD-10",),
-        {
-            "grad_projection": lambda c, name, x, gradient, weight, bias: {
-                **R.grad_projection(c, name, x, gradient, weight, bias),
-                **(
-                    {
-                        weight: R.grad_projection(c, name, x[..., 1:, :], gradient[..., 1:, :], weight, bias)[
-                            weight
-                        ]
-                    }
-                    if name == "query"
-                    else {}
-                ),
-            }
-        },
-    ),
+    Defect("grad-w-q-missing-tokens", "The gradient of w_q leaves out the first token.",
+           ("GRAD-10",), _of_tokens("query", "w_", slice(1, None))),
     Defect("grad-weights-of-last-entry",
            "Weights and biases get the gradient of the last batch entry: each overwrites the one before.",
            ("GRAD-10", "GRAD-12"), _per_entry(_last_entry)),
@@ -154,25 +150,8 @@ DEFECTS = (
            ("GRAD-10",), _projection(lambda c, x: x + c.wide(0.125), "b_k")),
     Defect("grad-b-k-zero", "b_k gets no gradient, although a softcap, sinks or a past give it one.",
            ("GRAD-10", "GRAD-13"), _projection(lambda c, x: np.zeros_like(x), "b_k")),
-    Defect(
-        "grad-b-v-once-per-entry",
-        "The gradient of b_v is that of the first token.",
-        ("GRAD-10",),
-        {
-            "grad_projection": lambda c, name, x, gradient, weight, bias: {
-                **R.grad_projection(c, name, x, gradient, weight, bias),
-                **(
-                    {
-                        bias: R.grad_projection(c, name, x[..., :1, :], gradient[..., :1, :], weight, bias)[
-                            bias
-                        ]
-                    }
-                    if name == "value" and c.b_v is not None
-                    else {}
-                ),
-            }
-        },
-    ),
+    Defect("grad-b-v-once-per-entry", "The gradient of b_v is that of the first token.",
+           ("GRAD-10",), _of_tokens("value", "b_", slice(1))),
     Defect("grad-b-o-mean", "The gradient of b_o is averaged over the queries.",
            ("GRAD-11", "GRAD-10"), _output(lambda c, x, heads: x / c.wide(max(c.q_len, 1)), "b_o")),
     Defect("grad-b-o-batch-mean", "The gradient of b_o is averaged over the batch.", ("GRAD-11",),

@@ -103,9 +103,7 @@ DEFECTS = (
     Defect("grad-group-key-only",
            "The gradient of the value is that of the last head of the group; the key's is summed.",
            ("GRAD-6",),
-           {"grad_value": lambda c, p, g: (lambda x: np.where((np.arange(c.heads) % (
-                            c.heads // c.kv_heads) == c.heads // c.kv_heads - 1)[:, None, None], x,
-                    x.dtype.type(0)))(R.grad_value(c, p, g))}, features=GROUPED),
+           {"grad_value": lambda c, p, g: _last_of_group(c, R.grad_value(c, p, g))}, features=GROUPED),
     Defect("grad-bias-mean", "The gradient of a shared bias is averaged over what it is shared by.",
            ("GRAD-5",), _bias(_mean), features=SHARED),
     Defect("grad-bias-last-query", "The gradient of a bias that queries share is that of the last query.",

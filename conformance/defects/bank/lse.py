@@ -1,13 +1,14 @@
 """The logarithm of the denominator."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.mutators import after, output, rounded
+from conformance.defects.bank.mutators import after, dropped, output, rounded
+from conformance.defects.call import Call
 from conformance.defects.defect import HALF, Change, Defect, at
 from conformance.defects.reference import REFERENCE as R
+from conformance.vectors.case import Array
 
 _ASKED = ("return_lse",)
 
@@ -19,6 +20,18 @@ def _lse(change: Any) -> Change:
 
 def _empty(number: float) -> Change:
     return _lse(lambda c, x: np.where(np.isneginf(x), x.dtype.type(number), x))
+
+
+def _without(option: str) -> Change:
+    """The lse of the logits as they are without an option."""
+
+    def finish(c: Call, output: Array, weights: Array, lse: Array, key: Array, value: Array) -> Any:
+        if getattr(c, option) is not None:
+            bare = dropped(option)["accept"](c)
+            lse = R.attend(R, bare, R.project_query(c), R.repeat(c, key), R.repeat(c, value))[2]
+        return R.finish(c, output, weights, lse, key, value)
+
+    return {"finish": finish}
 
 
 DEFECTS = (
@@ -38,34 +51,12 @@ DEFECTS = (
            ("ATT-14",), _lse(lambda c, x: x - x.dtype.type(np.log(max(c.kv_len, 1)))), features=_ASKED),
     Defect("lse-of-unscaled-logits", "Your lse is that of the logits before they are scaled.",
            ("ATT-14",), _lse(lambda c, x: x / x.dtype.type(R.scale(c) or 1)), features=_ASKED),
-    Defect(
-        "lse-without-bias",
-        "Your lse is that of the logits before the bias.",
-        ("ATT-14", "ATT-6"),
-        {
-            "finish": lambda c, o, w, lse, k, v: R.finish(
-                c,
-                o,
-                w,
-                lse
-                if c.attn_bias is None
-                else R.attend(
-                    R, replace(c, attn_bias=None), R.project_query(c), R.repeat(c, k), R.repeat(c, v)
-                )[2],
-                k,
-                v,
-            )
-        },
-        features=("return_lse", "attn_bias"),
-    ),
-    Defect("lse-without-softcap", "Your lse is that of the logits before the softcap.", ("ATT-14", "ATT-6"),
-           {"finish": lambda c, o, w, lse, k, v: R.finish(c, o, w,
-                R.attend(R, replace(c, softcap=None), R.project_query(c), R.repeat(c, k), R.repeat(c, v))[2],
-                k, v)}, features=("return_lse", "softcap")),
-    Defect("lse-over-masked-keys", "Your lse counts masked keys.", ("ATT-14", "MASK-4"),
-           {"finish": lambda c, o, w, lse, k, v: R.finish(c, o, w,
-                R.attend(R, replace(c, mask=None), R.project_query(c), R.repeat(c, k), R.repeat(c, v))[2], k,
-                v)}, features=("return_lse", "mask")),
+    Defect("lse-without-bias", "Your lse is that of the logits before the bias.",
+           ("ATT-14", "ATT-6"), _without("attn_bias"), features=("return_lse", "attn_bias")),
+    Defect("lse-without-softcap", "Your lse is that of the logits before the softcap.",
+           ("ATT-14", "ATT-6"), _without("softcap"), features=("return_lse", "softcap")),
+    Defect("lse-over-masked-keys", "Your lse counts masked keys.",
+           ("ATT-14", "MASK-4"), _without("mask"), features=("return_lse", "mask")),
     Defect("lse-of-empty-row-zero", "The lse of an empty row is 0: it is -inf.",
            ("MASK-16",), _empty(0.0), "torch flash attention on CPU", ("return_lse", "empty")),
     Defect("lse-of-empty-row-lowest", "The lse of an empty row is the lowest finite number: it is -inf.",

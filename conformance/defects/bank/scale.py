@@ -2,10 +2,16 @@
 
 import numpy as np
 
-from conformance.defects.defect import HALF, Defect, at
+from conformance.defects.defect import HALF, Change, Defect, at, varied
 from conformance.defects.reference import REFERENCE as R
 
 _ROUNDED = "what it moves the logits by is hidden by the rounding of the weights"
+
+
+def _padded(multiple: int) -> Change:
+    """The default scale of a width that is rounded up."""
+    return {"scale": lambda c: (-(-c.d_k // multiple) * multiple) ** -0.5 if c.scale is None else c.scale}
+
 
 DEFECTS = (
     Defect("scale-by-d-model",
@@ -23,8 +29,9 @@ DEFECTS = (
            ("ATT-3",), {"scale": lambda c: c.d_k**0.5 if c.scale is None else c.scale}),
     Defect("scale-by-length", "Your logits are divided by the square root of the number of keys.",
            ("ATT-3",), {"scale": lambda c: max(c.kv_len, 1) ** -0.5 if c.scale is None else c.scale}),
-    Defect("scale-from-padded-width", "Your default scale comes from d_k padded to a multiple of 8.",
-           ("ATT-3",), {"scale": lambda c: (-(-c.d_k // 8) * 8) ** -0.5 if c.scale is None else c.scale}),
+    Defect("scale-from-padded-width", "Your default scale comes from a d_k that is padded.",
+           ("ATT-3",), **varied({f"to a multiple of {n}": _padded(n) for n in (8, 16, 32, 64, 128)},
+                                "to a multiple of 8")),
     Defect("scale-from-input-width",
            "Your layer divides by the square root of the width of its input, not of its heads.",
            ("PROJ-7", "ATT-3"),

@@ -17,6 +17,11 @@ def words(call: Large) -> int:
     return -(-call.kv_len // call.members)
 
 
+def apart(call: Large) -> int:
+    """How far apart the keys of a word stand."""
+    return words(call) if call.strided else 1
+
+
 def word_of(call: Large, slot: Array) -> Array:
     """The word that stands at a key."""
     return slot % words(call) if call.strided else slot // call.members

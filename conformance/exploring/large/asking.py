@@ -11,9 +11,10 @@ from conformance.errors import UsageError
 from conformance.exploring.large import layer
 from conformance.exploring.large.call import Large, token
 from conformance.exploring.large.contents import operands
-from conformance.exploring.large.judged import Told, judged
+from conformance.exploring.large.judged import judged
 from conformance.exploring.large.making import host
 from conformance.exploring.large.seen import options
+from conformance.exploring.large.told import Told
 from conformance.exploring.large.where import ask, parted
 from conformance.exploring.large.worker import ASK, MODULE, ROOM, room
 from conformance.running.arrays import MOST_BYTES

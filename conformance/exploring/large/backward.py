@@ -7,10 +7,10 @@ import numpy as np
 from conformance.exploring.large.asked import place
 from conformance.exploring.large.call import Large
 from conformance.exploring.large.contents import fields, grad_output, query
-from conformance.exploring.large.judged import JUDGED, KEPT, Pieces, Told, some
 from conformance.exploring.large.making import BLOCK, host, spans
 from conformance.exploring.large.pattern import common
 from conformance.exploring.large.reading import plainly
+from conformance.exploring.large.told import JUDGED, KEPT, Pieces, Told, some
 from conformance.exploring.large.wanted import rounded, wanted
 from conformance.vectors.case import Array
 

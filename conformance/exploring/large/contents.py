@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from conformance.exploring.counter import key as stream_key
-from conformance.exploring.large.asked import asked, member_of, word_of
+from conformance.exploring.large.asked import apart, asked, member_of, word_of
 from conformance.exploring.large.call import LOUD, Large
 from conformance.exploring.large.edges import few_rows
 from conformance.exploring.large.making import Maker
@@ -84,7 +84,11 @@ def value(call: Large, make: Maker, start: int, stop: int) -> Any:
 
 
 def grad_output(call: Large, make: Maker, start: int, stop: int) -> Any:
-    """Rows of the cotangent: a few ones of either sign, so that every product is exact."""
+    """Rows of the cotangent: a few ones of either sign, so that every product is exact.
+
+    One column more is there in every row: that of the lowest digit in which the two keys of a word differ, so that
+    both have a gradient.
+    """
     flat = make.count(start, stop)
     if call.family == "sampled":
         found = scattered(call, make, "grad_output", flat, call.d_v)
@@ -95,10 +99,13 @@ def grad_output(call: Large, make: Maker, start: int, stop: int) -> Any:
             found = found * there[:, None]
         return make.parted(found, 32)
     words = _salted(call, "grad_output", flat)
-    columns = []
+    columns, distance = [], apart(call)
+    telling = 1 + next(n for n in range(PLACES) if distance >> 4 * n & 15)
     for column in range(call.d_v):
         there = _same(words & (FIELDS - 1), column % FIELDS)
-        columns.append(there * (1 - 2 * (shifted(words, 4 + column // FIELDS % 24) & 1)))
+        columns.append(
+            there * (1 - 2 * (shifted(words, 4 + column // FIELDS % 24) & 1)) + (column == telling)
+        )
     return make.floating(make.stacked(columns))
 
 

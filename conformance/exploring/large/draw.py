@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
+from conformance.exploring.claims import Claims
 from conformance.exploring.counter import Dice
-from conformance.exploring.draw import Claims
 from conformance.exploring.large.call import EVERY, LOUD, Large
 from conformance.exploring.large.edges import BACKWARD
 from conformance.exploring.large.sampling import affordable

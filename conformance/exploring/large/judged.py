@@ -1,67 +1,23 @@
 """The answer to a call of production size, row by row: how many are wrong, what came in their place, and where."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
 
 import numpy as np
 
 from conformance.dtypes import dtype_name
 from conformance.exploring.large.asked import place
+from conformance.exploring.large.backward import judged_gradients
 from conformance.exploring.large.call import Large
 from conformance.exploring.large.contents import LOUDNESS
+from conformance.exploring.large.layer import Headed
 from conformance.exploring.large.making import BLOCK, spans
 from conformance.exploring.large.pattern import common
 from conformance.exploring.large.reading import flagged, sentence
+from conformance.exploring.large.sampling import taken
 from conformance.exploring.large.seen import sinks, span
+from conformance.exploring.large.told import JUDGED, KEPT, Pieces, Told, some
 from conformance.exploring.large.wanted import Counts, Wanted, capped, rounded, tolerance, wanted
 from conformance.vectors.case import Array
-
-JUDGED = 1 << 26
-"""Numbers of a result that are judged; of more, as many blocks of rows, spread from the first to the last."""
-KEPT = 1 << 13
-"""Wrong and right rows that are kept to find what tells them apart."""
-
-
-@dataclass(frozen=True)
-class Told:
-    """What became of a call."""
-
-    kind: str  # judged, error, wrong, unsupported, memory, crash, timeout
-    message: str = ""
-    rows: int = 0  # judged
-    wrong: int = 0
-    needs: str = ""  # what the wrong rows have in common
-    key: int | None = None  # one whose weight is wrong
-    seconds: float = 0.0
-    pieces: dict[str, Any] | None = None  # of sampled rows: what came, encoded
-
-    def after(self, seconds: float) -> "Told":
-        """The same, with the time that the call took."""
-        return replace(self, seconds=seconds)
-
-    @property
-    def failed(self) -> bool:
-        """Whether the target is wrong here."""
-        return self.kind in ("error", "wrong", "crash") or self.wrong > 0
-
-    def as_message(self) -> dict[str, Any]:
-        """For a line of JSON."""
-        return asdict(self)
-
-
-class Pieces(Protocol):
-    """Results that are read in parts."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Which there are."""
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of one."""
-
-    def piece(self, name: str, index: tuple[slice, ...]) -> Array:
-        """A part of one."""
 
 
 def judged(call: Large, policy: str, answer: Pieces) -> Told:
@@ -69,16 +25,10 @@ def judged(call: Large, policy: str, answer: Pieces) -> Told:
     if told := _misshapen(call, answer):
         return Told("wrong", told)
     if call.layer and call.family != "sampled":
-        from conformance.exploring.large.layer import Headed
-
         answer = Headed(call, answer)
     if call.family == "sampled":
-        from conformance.exploring.large.sampling import taken
-
         return Told("judged", pieces=taken(call, answer))
     if call.gradients:
-        from conformance.exploring.large.backward import judged_gradients
-
         return judged_gradients(call, policy, answer)
     return _Rows(call, policy).judge(answer)
 
@@ -136,13 +86,6 @@ def boxes(call: Large, length: int, heads: int, width: int) -> Iterator[tuple[in
             base = (entry * heads + head) * length
             for start, stop in spans(length, max(BLOCK // width, 1)):
                 yield base + start, base + stop, (one, slice(head, head + 1), slice(start, stop))
-
-
-def some(found: list[Any], most: int) -> list[Any]:
-    """At most so many, from the first to the last."""
-    if len(found) <= most:
-        return found
-    return [found[round(n * (len(found) - 1) / max(most - 1, 1))] for n in range(most)]
 
 
 class _Rows:

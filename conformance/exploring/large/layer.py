@@ -12,8 +12,8 @@ import numpy as np
 from conformance.exploring.counter import key as stream_key
 from conformance.exploring.large import contents
 from conformance.exploring.large.call import Large
-from conformance.exploring.large.judged import Pieces
 from conformance.exploring.large.making import Maker
+from conformance.exploring.large.told import Pieces
 from conformance.vectors.case import Array
 
 POWERS = 3

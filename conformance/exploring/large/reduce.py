@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from conformance.exploring.large.call import LOUD, Large, token
-from conformance.exploring.large.judged import Told
+from conformance.exploring.large.told import Told
 from conformance.names import SDPA, SDPA_VJP
 
 CALLS = 60

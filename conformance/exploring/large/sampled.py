@@ -7,10 +7,10 @@ import numpy as np
 
 from conformance.exploring.large import contents, layer
 from conformance.exploring.large.call import Large
-from conformance.exploring.large.judged import Told
 from conformance.exploring.large.making import host
 from conformance.exploring.large.sampling import OF_KEYS, KeySample, Sample, key_samples, samples
 from conformance.exploring.large.seen import shown, sinks
+from conformance.exploring.large.told import Told
 from conformance.judging.judge import judge
 from conformance.names import REDUCED_POLICIES
 from conformance.oracle import Certified, UnjudgedError, certify

@@ -11,8 +11,8 @@ import numpy as np
 from conformance.exploring.counter import Dice
 from conformance.exploring.large.call import Large
 from conformance.exploring.large.edges import BACKWARD, ROWS, edges, few_rows
-from conformance.exploring.large.judged import Pieces
 from conformance.exploring.large.seen import TILES, span
+from conformance.exploring.large.told import Pieces
 from conformance.running.protocol import encode_array
 
 PAIRS = 1 << 20

@@ -4,14 +4,14 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
 
-from conformance.exploring.draw import Claims
+from conformance.exploring.claims import Claims
 from conformance.exploring.explain import joined
 from conformance.exploring.large.asking import Asker
 from conformance.exploring.large.call import EVERY, Large, line, token
 from conformance.exploring.large.draw import draw, needs
-from conformance.exploring.large.judged import Told
 from conformance.exploring.large.pattern import EVERY_ROW
 from conformance.exploring.large.reduce import Reduction
+from conformance.exploring.large.told import Told
 from conformance.exploring.search import Budget, Judged
 from conformance.exploring.trial import COVERS
 from conformance.judging.verdict import Row, Verdict

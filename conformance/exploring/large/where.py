@@ -10,9 +10,10 @@ import numpy as np
 from conformance.exploring.large import layer
 from conformance.exploring.large.call import Large
 from conformance.exploring.large.contents import operands
-from conformance.exploring.large.judged import Told, judged
+from conformance.exploring.large.judged import judged
 from conformance.exploring.large.making import Maker, maker
 from conformance.exploring.large.seen import options
+from conformance.exploring.large.told import Told
 from conformance.running.arrays import UnreadableError, take
 from conformance.running.invoke import swapped
 from conformance.running.return_values import NoSuchGradientError, named

@@ -9,9 +9,9 @@ from pathlib import Path
 from conformance.defects.record import UPDATE, Record
 from conformance.telling.requirements import Requirement
 from conformance.telling.trace import kills
+from conformance.telling.trace.holes import place, statements
 from conformance.telling.trace.index import stale
 from conformance.telling.trace.links import Links
-from conformance.telling.trace.problems import place, statements
 from conformance.vectors.case import Case
 from conformance.vectors.generate.changed import differs
 from conformance.vectors.generate.draft import Draft

@@ -6,8 +6,8 @@ from conformance.defects.defect import Defect
 from conformance.defects.record import RECORD, THEN, UPDATE, WRITE, Record, read_record
 from conformance.resources import PACKAGE
 from conformance.telling.requirements import Requirement
+from conformance.telling.trace.holes import Hole, place
 from conformance.telling.trace.links import Links
-from conformance.telling.trace.problems import Hole, place
 
 UNGUARDED = "no case on record that shows a defect which violates it"
 WHERE = RECORD.relative_to(PACKAGE.parent).as_posix()

@@ -70,7 +70,7 @@ def attend(
     if past:
         inputs["past_key"] = draws.gauss(*batch, groups, past, d_k, sigma=sigma, bits=bits)
         inputs["past_value"] = draws.gauss(*batch, groups, past, width, bits=bits)
-    return _draft(id, note, covers, SDPA, inputs, given)
+    return drafted(id, note, covers, SDPA, inputs, given)
 
 
 def project(
@@ -127,7 +127,7 @@ def project(
     if past:
         inputs["past_key"] = draws.gauss(*batch, groups, past, d_k, bits=bits)
         inputs["past_value"] = draws.gauss(*batch, groups, past, width, bits=bits)
-    return _draft(id, note, covers, MHA, inputs, given)
+    return drafted(id, note, covers, MHA, inputs, given)
 
 
 def gradient(
@@ -157,7 +157,7 @@ def gradient(
     return replace(draft, operation=operation, inputs=inputs)
 
 
-def _draft(
+def drafted(
     name: str,
     note: str,
     covers: tuple[str, ...],
@@ -167,7 +167,7 @@ def _draft(
 ) -> Draft:
     """Arrays among what was given replace or join the inputs; the rest are options or fields of the draft."""
     fields = {key: given.pop(key) for key in FIELDS if key in given}
-    inputs |= {key: value for key, value in given.items() if isinstance(value, np.ndarray)}
+    inputs = inputs | {key: value for key, value in given.items() if isinstance(value, np.ndarray)}
     options = {key: value for key, value in given.items() if not isinstance(value, np.ndarray)}
     return Draft(name, note, covers, operation, inputs, options, **fields)
 

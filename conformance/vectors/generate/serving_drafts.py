@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.names import APPEND, LATENT, MERGE, PACKED, PAGED
 from conformance.vectors.case import Array
-from conformance.vectors.generate.draft import FIELDS, Draft
+from conformance.vectors.generate.draft import Draft, drafted
 from conformance.vectors.generate.random_inputs import Draws
 
 
@@ -38,7 +38,7 @@ def pack(
         "q_starts": starts(q_lens),
         "kv_starts": starts(kv_lens),
     }
-    return served(id, note, covers, PACKED, inputs, given)
+    return drafted(id, note, covers, PACKED, inputs, given)
 
 
 def starts(lengths: Sequence[int]) -> Array:
@@ -51,21 +51,6 @@ def filled(array: Array, axis: int, count: int) -> Array:
     shape = [*array.shape]
     shape[axis] = count
     return np.concatenate([array, np.full(shape, np.nan)], axis)
-
-
-def served(
-    name: str,
-    note: str,
-    covers: tuple[str, ...],
-    operation: str,
-    inputs: dict[str, Array],
-    given: dict[str, Any],
-) -> Draft:
-    """Arrays among what was given replace or join the inputs; the rest are options or fields of the draft."""
-    fields = {key: given.pop(key) for key in FIELDS if key in given}
-    inputs = inputs | {key: value for key, value in given.items() if isinstance(value, np.ndarray)}
-    options = {key: value for key, value in given.items() if not isinstance(value, np.ndarray)}
-    return Draft(name, note, covers, operation, inputs, options, **fields)
 
 
 def page(
@@ -117,7 +102,7 @@ def page(
         inputs[name][~read] = unread
     if write is not None:
         inputs |= new(draws, write, groups, d_k, width)
-    return served(id, note, covers, PAGED, inputs, given)
+    return drafted(id, note, covers, PAGED, inputs, given)
 
 
 def _drawn_table(draws: Draws, needed: Sequence[int], pages: int) -> list[list[int]]:
@@ -167,7 +152,7 @@ def append(
         cells[1::3] = np.nan
         cells[2::3, :, 0] = -0.0
     inputs["slots"] = inputs["slots"].astype(integers)
-    return served(id, note, covers, APPEND, inputs, given)
+    return drafted(id, note, covers, APPEND, inputs, given)
 
 
 def latent(
@@ -191,7 +176,7 @@ def latent(
         "query": draws.gauss(*batch, heads, q_len, value_dim + rotary, bits=bits),
         "latent": draws.gauss(*batch, kv_len, value_dim + rotary, bits=bits),
     }
-    return served(id, note, covers, LATENT, inputs, {"value_dim": value_dim, "scale": scale, **given})
+    return drafted(id, note, covers, LATENT, inputs, {"value_dim": value_dim, "scale": scale, **given})
 
 
 def merge(
@@ -214,4 +199,4 @@ def merge(
         "outputs": draws.gauss(parts, *batch, heads, q_len, d_v, bits=bits),
         "lses": draws.gauss(parts, *batch, heads, q_len, sigma=sigma, bits=bits),
     }
-    return served(id, note, covers, MERGE, inputs, given)
+    return drafted(id, note, covers, MERGE, inputs, given)

@@ -9,10 +9,11 @@ import pytest
 
 from conformance.judging.verdict import Got, Row
 from conformance.names import SDPA
+from conformance.running.events import Started
 from conformance.running.messages import Hello, Question
 from conformance.running.protocol import encode_array
 from conformance.running.request import Request
-from conformance.running.runner import InProcess, Started, answered
+from conformance.running.runner import InProcess, answered
 from conformance.running.target import adopt
 from conformance.telling.page import render
 from conformance.telling.recorder import Recorder

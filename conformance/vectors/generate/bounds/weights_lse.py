@@ -68,8 +68,8 @@ def fall(softmax: Softmax) -> Array:
     """
     below = (softmax.weights * np.expm1(-softmax.exponent)).sum(axis=-1, keepdims=True)
     below = below + softmax.sink_weight * np.expm1(-softmax.sink_exponent)  # weights and sink add up to 1
-    least = np.clip(1.0 + below, np.exp(-LARGEST_EXPONENT), 1.0)
-    least = np.where(softmax.deep, least, np.clip(softmax.denominator, np.exp(-LARGEST_EXPONENT), 1.0))
+    least = np.where(softmax.deep, 1.0 + below, softmax.denominator)
+    least = np.clip(least, np.exp(-LARGEST_EXPONENT), 1.0)
     return np.where(below > -0.5, -np.log1p(np.maximum(below, -0.5)), -np.log(least))
 
 

@@ -7,9 +7,9 @@ import numpy as np
 
 from conformance.names import LATENT
 from conformance.vectors.generate.cases.serving_packed import whole
-from conformance.vectors.generate.draft import Draft
+from conformance.vectors.generate.draft import Draft, drafted
 from conformance.vectors.generate.random_inputs import Draws
-from conformance.vectors.generate.serving_drafts import latent, merge, served
+from conformance.vectors.generate.serving_drafts import latent, merge
 
 # fmt: off
 
@@ -150,7 +150,7 @@ def _refused() -> Iterator[Draft]:
         ("too-large", "value_dim is more than a row has.", 7),
         ("kind", "value_dim is no integer.", 2.5),
     ):
-        yield served(f"serving/refused-latent-value-dim-{name}", note,
+        yield drafted(f"serving/refused-latent-value-dim-{name}", note,
             ("LAT-3",), LATENT, rows, {"value_dim": width, "scale": 0.5, "raises": True})
     yield latent("serving/refused-latent-rank", "The rows have a head axis.", "LAT-3",
         raises=True, latent=d.gauss(2, 1, 5, 6))

@@ -32,15 +32,14 @@ class Sensitivity:
 
     def limits(self, policy: Policy) -> dict[str, Limits]:
         """W and s by argument name, batch axes flattened."""
-        level = replace(policy, underflow=0.0, accumulation_underflow=0.0)
-        worst, without = (
-            worst_gradients(self._problem, self._a, self._backward, p, self._bias_shape)
-            for p in (policy, level)
-        )
+        call = self._problem, self._a, self._backward
+        worst = worst_gradients(*call, policy, self._bias_shape)
+        beyond = curvature(*call, policy, self._bias_shape)
+        if beyond is None:  # nothing is predicted, so that nothing has to be drawn
+            return {name: (x, x) for name, x in worst.items()}
         rms = self._responses.predicted(policy)
-        beyond = curvature(self._problem, self._a, self._backward, policy, self._bias_shape)
-        if beyond is None:
-            return {name: (worst[name], worst[name]) for name in rms}
+        level = replace(policy, underflow=0.0, accumulation_underflow=0.0)
+        without = worst_gradients(*call, level, self._bias_shape)
         # what underflow may cost is no matter of chance, and stays out of the quadrature
         return {
             name: (worst[name], rms[name] + beyond.get(name, 0.0) + (worst[name] - without[name]))

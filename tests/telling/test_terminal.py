@@ -11,8 +11,8 @@ from rich.console import Console
 from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.names import SDPA
+from conformance.running.events import Started
 from conformance.running.messages import Hello
-from conformance.running.runner import Started
 from conformance.telling.progress import RunProgress, row_text
 from conformance.telling.report import Report, TargetInfo
 from conformance.telling.requirements import named, read_requirements

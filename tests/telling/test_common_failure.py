@@ -12,7 +12,7 @@ from conformance.judging.verdict import Known, Row
 from conformance.running.messages import Hello
 from conformance.telling.common_failure import alike, dead_lines
 from conformance.telling.progress import RunProgress
-from conformance.telling.summary import assumed
+from conformance.telling.summary import assumed, by_operation
 
 TENSORS = '; it got NumPy arrays: for tensors say array_type = "torch"'
 
@@ -99,8 +99,22 @@ def test_a_feature_that_seems_to_be_lacking_is_said() -> None:
         [Row("p/p", "o", "float32", "pass", (), ())] * 9,
         [Row("q/q", "o", "float32", "fail", (), ())],
     )
-    said = "every test of gqa fails; if not supported, leave it out of `features`"
+    said = (
+        "every test of gqa fails, which is assumed to be supported, since the target declares no features; "
+        'if it is not, write features = {"empty"} in its file'
+    )
     assert assumed([*of("gqa", "fail", 4), *of("empty", "pass", 4), *plain, *broken], hello) == said
     assert assumed([*of("gqa", "fail", 2), *plain, *broken], hello) == "", "too few"
     assert assumed([*of("gqa", "fail", 4), *broken * 9], hello) == "", "everything fails"
     assert assumed([*of("gqa", "fail", 3), *of("gqa", "pass", 1), *plain, *broken], hello) == ""
+
+
+def test_the_tests_of_each_operation_are_counted() -> None:
+    def of(operation: str, verdict: Any, count: int) -> list[Row]:
+        return [Row(f"a/{n}", operation, "float32", verdict, (), ()) for n in range(count)]
+
+    hello = Hello("x", None, ("float32",), (), ("o", "p"), "eager")
+    rows = [*of("o", "pass", 4), *of("p", "pass", 2), *of("p", "fail", 1), *of("p", "unsupported", 5)]
+    assert by_operation(rows, hello) == "tests by operation: o 4, p 3 (1 failed)"
+    one = Hello("x", None, ("float32",), (), ("o",), "eager")
+    assert by_operation(of("o", "pass", 4), one) == "", "one operation has all of them"

@@ -1,0 +1,30 @@
+"""The features in a few words each, for a list of them."""
+
+MEANINGS = {
+    "mask": "a boolean mask, True where a query may attend",
+    "attn_bias": "numbers that are added to the logits",
+    "is_causal": "no query sees a key behind its own place",
+    "q_offset": "the place of the first query among the keys",
+    "window": "keys within a distance to the left and right",
+    "kv_lengths": "how many keys each batch entry has",
+    "scale": "a factor of the products in place of 1/sqrt(d_k)",
+    "softcap": "logits bounded by a tanh",
+    "sinks": "a logit for each head that no key has",
+    "return_weights": "the weights are returned too",
+    "return_lse": "the log-sum-exp of each row is returned too",
+    "cache": "keys and values of earlier calls in front of the new ones",
+    "segments": "queries see keys of their own document only",
+    "grad_lse": "gradients through the log-sum-exp",
+    "gqa": "fewer key and value heads than query heads",
+    "value_dim": "values of another width than keys",
+    "broadcast": "a mask or bias with axes of length 1",
+    "empty": "no batch entries, queries or keys; queries that see no key",
+    "packed": "sequences of several lengths, one behind another",
+    "paged": "keys and values in pages that a table lists",
+    "append": "new rows written into pages",
+    "latent": "one latent row for keys and values of all heads",
+    "merge": "partial results joined by their log-sum-exp",
+    "validation": "wrong calls are refused",
+    "strict_masking": "NaN and Inf behind a mask have no effect",
+}
+"""What each feature is, in a few words."""

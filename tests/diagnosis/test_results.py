@@ -1,0 +1,59 @@
+"""Which of several results are wrong."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from wrong import rows_of
+
+from conformance.defects.call import Call
+from conformance.defects.implementation import Implementation
+from conformance.defects.reference import REFERENCE
+from conformance.diagnosis.search import diagnose
+from conformance.telling.diagnosis import diagnosis_json, diagnosis_lines
+from conformance.vectors.case import Array
+from conformance.vectors.load import load_vectors
+
+CASES = tuple(
+    case
+    for case in load_vectors().cases
+    if case.elements < 500
+    and not case.raises
+    and ("return_lse" in case.options or case.operation == "multi_head_attention_vjp")
+)
+
+
+def spoiled(*names: str) -> Implementation:
+    """The reference with some results times two."""
+
+    def finish(c: Call, *given: Any) -> dict[str, Array]:
+        found = REFERENCE.finish(c, *given)
+        return {n: x * np.asarray(2 if n in names else 1, x.dtype) for n, x in found.items()}
+
+    def gradients(steps: Any, c: Call) -> dict[str, Array]:
+        found: dict[str, Array] = REFERENCE.compute_gradients(steps, c)
+        return {n: x * np.asarray(2 if n in names else 1, x.dtype) for n, x in found.items()}
+
+    return Implementation(replace(REFERENCE, finish=finish, compute_gradients=gradients))
+
+
+def said(target: Any) -> list[str]:
+    found = diagnose(rows_of(target, CASES), CASES, "eager", [])
+    assert diagnosis_json(found)["results"] == list(found.results)
+    assert set(found.results) <= set(diagnosis_lines(found))
+    return list(found.results)
+
+
+def test_the_one_result_that_is_wrong_is_named() -> None:
+    (line,) = said(spoiled("lse"))
+    assert line.startswith("Only lse is wrong: output")
+
+
+def test_of_gradients_as_well() -> None:
+    (line,) = said(spoiled("w_o"))
+    assert line.startswith("Only the gradient of w_o is wrong: the others are right in all ")
+
+
+def test_nothing_is_said_where_every_result_or_the_output_alone_is_wrong() -> None:
+    assert not said(spoiled("output"))
+    assert not said(spoiled("output", "lse", "weights"))
