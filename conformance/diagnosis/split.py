@@ -12,7 +12,7 @@ from conformance.judging.verdict import Row
 from conformance.vectors.case import Array, Case
 
 SAVED = 12.0
-"""Bits that a condition has to spare, for each dtype that its cases have: fewer may be chance."""
+"""Bits that a condition has to spare, of one dtype of its cases: fewer may be chance."""
 MORE = 6.0
 """Bits that a second condition has to spare beyond its own name."""
 WIDE, WIDEST = 0.75, 0.85
@@ -63,11 +63,11 @@ def splits(rows: Iterable[Row], cases: Iterable[Case]) -> tuple[Split, ...]:
 
 def _of_kind(kind: str, rows: Sequence[Row], asked: Sequence[Asked]) -> list[Split]:
     failing = np.array([row.failed for row in rows])
-    least = SAVED * len(rows) / len({row.case for row in rows})
+    each = len(rows) / len({row.case for row in rows})  # dtypes of a case, which tend to fail alike
     left, found = np.ones(len(rows), dtype=bool), list[Split]()
     while len(found) < MOST and (left & failing).any() and not failing[left].all():
         here = np.flatnonzero(left).tolist()
-        best = _best([asked[n] for n in here], failing[here], least)
+        best = _best([asked[n] for n in here], failing[here], each)
         if best is None:
             break
         words, holds = best
@@ -96,7 +96,7 @@ def _of_kind(kind: str, rows: Sequence[Row], asked: Sequence[Asked]) -> list[Spl
     return found
 
 
-def _best(asked: Sequence[Asked], failing: Array, least: float) -> tuple[str, Array] | None:
+def _best(asked: Sequence[Asked], failing: Array, each: float) -> tuple[str, Array] | None:
     """The condition, or up to three that hold at once, which spares most bits; None where that may be chance."""
     found = list(conditions(asked, failing))
     if not found:
@@ -104,15 +104,15 @@ def _best(asked: Sequence[Asked], failing: Array, least: float) -> tuple[str, Ar
     words, columns, rare = zip(*found, strict=True)
     holds = np.array(columns)  # (conditions, rows)
     named = np.log2(len(words)) + RARE * np.array(rare)  # bits
-    spared = _spared(holds, failing) - named
+    spared = _spared(holds, failing, each) - named
     order = np.argsort(-spared, kind="stable")
     first = int(order[0])
     best = Joint(float(spared[first]), (first,), holds[first])
     for one in order[:1] if best.sharp(failing) else order[:PAIRED]:
-        best = max(best, _and(holds, failing, (int(one),), named), key=Joint.worth)
+        best = max(best, _and(holds, failing, (int(one),), named, each), key=Joint.worth)
     if len(best.which) > 1:
-        best = max(best, _and(holds, failing, best.which, named), key=Joint.worth)
-    return (" and ".join(words[n] for n in sorted(best.which)), best.holds) if best.bits >= least else None
+        best = max(best, _and(holds, failing, best.which, named, each), key=Joint.worth)
+    return (" and ".join(words[n] for n in sorted(best.which)), best.holds) if best.bits >= SAVED else None
 
 
 @dataclass(frozen=True)
@@ -132,11 +132,11 @@ class Joint:
         return bool(failing[self.holds].mean() >= SHARP)
 
 
-def _and(holds: Array, failing: Array, some: tuple[int, ...], named: Array) -> Joint:
+def _and(holds: Array, failing: Array, some: tuple[int, ...], named: Array, each: float) -> Joint:
     """Some conditions and the best one more."""
     one = np.asarray(holds[list(some)].all(axis=0))
     both = holds & one
-    bits = _spared(both, failing) - named - named[list(some)].sum() - MORE * len(some)
+    bits = _spared(both, failing, each) - named - named[list(some)].sum() - MORE * len(some)
     if (
         len(some) > 1 or failing[one].mean() >= SHARP
     ):  # only one that leaves out all that passes, and nothing else
@@ -145,12 +145,12 @@ def _and(holds: Array, failing: Array, some: tuple[int, ...], named: Array) -> J
     return Joint(float(bits[other]), (*some, other), both[other])
 
 
-def _spared(holds: Array, failing: Array) -> Array:
+def _spared(holds: Array, failing: Array, each: float) -> Array:
     """Bits by which the failing rows are said more shortly, of conditions (n, rows) under which more fail than else."""
     inside, bad = holds.sum(-1), (holds & failing).sum(-1)
     rest, bad_rest = len(failing) - inside, failing.sum() - bad
     spared = _bits(failing.sum(), len(failing)) - _bits(bad, inside) - _bits(bad_rest, rest)
-    spared = spared - MOSTLY * (bad_rest > 0)
+    spared = spared / each - MOSTLY * (bad_rest > 0)
     return np.where(bad * rest > bad_rest * inside, spared, -np.inf)
 
 

@@ -199,3 +199,13 @@ def test_cases_that_are_alike_have_nothing_to_tell_them_apart() -> None:
         for n, each in enumerate(alike)
     ]
     assert not splits(rows, alike)
+
+
+def test_more_dtypes_do_not_make_another_condition() -> None:
+    def odd(case: Case, _: str) -> bool:
+        return "softcap" in case.features and sizes(case)["q_len"] <= 8
+
+    one, four = (
+        splits(rows_where(fails(odd), dtypes), CASES) for dtypes in (("float32",), ("float32", "float64"))
+    )
+    assert [each.condition for each in one] == [each.condition for each in four]
