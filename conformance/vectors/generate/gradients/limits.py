@@ -28,7 +28,8 @@ class Sensitivity:
     ) -> None:
         self._problem, self._a, self._bias_shape = problem, a, bias_shape
         self._backward = backward(problem, a)
-        self._responses = Responses(problem, a, bias_shape, seed, of_query and not problem.layer, draws)
+        self._alone = of_query and not problem.layer
+        self._responses = Responses(problem, a, bias_shape, seed, self._alone, draws)
 
     def limits(self, policy: Policy) -> dict[str, Limits]:
         """W and s by argument name, batch axes flattened."""
@@ -36,7 +37,7 @@ class Sensitivity:
         worst = worst_gradients(*call, policy, self._bias_shape)
         beyond = curvature(*call, policy, self._bias_shape)
         if beyond is None:  # nothing is predicted, so that nothing has to be drawn
-            return {name: (x, x) for name, x in worst.items()}
+            return {name: (x, x) for name, x in worst.items() if name == "query" or not self._alone}
         rms = self._responses.predicted(policy)
         level = replace(policy, underflow=0.0, accumulation_underflow=0.0)
         without = worst_gradients(*call, level, self._bias_shape)
