@@ -34,7 +34,11 @@ def program(row: Row, case: Case, library: str) -> str:
     if row.dtype == "bfloat16" or any(array.size > WRITTEN for array in case.inputs.values()):
         return ""
     lines = ["import numpy as np", "from numpy import inf, nan"]
-    lines += ["from conformance.running.invoke import call", "from conformance.running.target import load", ""]
+    lines += [
+        "from conformance.running.invoke import call",
+        "from conformance.running.target import load",
+        "",
+    ]
     lines += [f"{name} = {_literal(array)}" for name, array in case.operands(row.dtype).items()]
     inputs = ", ".join(f"{name}={name}" for name in case.inputs)
     options = ", ".join(f"{name}={_plain(value)}" for name, value in case.options.items())
