@@ -132,7 +132,7 @@ def holds(xp: Any, condition: Array) -> bool:
 
 def writes_in_place(xp: Any, x: Array) -> bool:
     """Whether `x` lies in main memory, where universal functions write what they compute."""
-    return hasattr(xp, "errstate") and hasattr(x, "__array_interface__")
+    return hasattr(xp, "errstate") and hasattr(type(x), "__array_interface__")  # of an array it makes a dict
 
 
 def number(x: Any) -> Any:

@@ -117,16 +117,14 @@ def multi_head_attention(
 
 def _attended(xp: Any, operands: Operands, options: Options, sizes: Sizes) -> Any:
     """What a layer returns that nothing is wrong with."""
-    inputs = operands[:3]
-    weights = dict(zip(WEIGHTS, operands[3:7], strict=True))
-    biases = dict(zip(BIASES, operands[7:], strict=True))
+    inputs, weights, w_o, biases, b_o = operands[:3], operands[3:6], operands[6], operands[7:10], operands[10]
     past_key, past_value = options.past_key, options.past_value
     with quiet(xp):
         reached = reached_tokens(xp, inputs, options, sizes)
         query_heads, key_heads, value_heads = heads_of(xp, inputs, weights, biases, reached)
         key_heads, value_heads = with_past(xp, past_key, key_heads), with_past(xp, past_value, value_heads)
         result = attend(xp, query_heads, key_heads, value_heads, options, sizes)
-        output = joined(xp, result.output, weights["w_o"], biases["b_o"])
+        output = joined(xp, result.output, w_o, b_o)
         result = AttentionResult(output, result.weights, result.lse)
         if past_key is not None and any(
             x is not None for x in reached

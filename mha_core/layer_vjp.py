@@ -137,7 +137,7 @@ def _gradients(xp: Any, operands: Operands, options: Options, sizes: Sizes) -> d
     w_o, dtype = weights["w_o"], compute_dtype(xp, inputs[0].dtype)
     with quiet(xp):
         reached = reached_tokens(xp, (*inputs, grad_output), options, sizes)
-        query_heads, key_heads, value_heads = heads_of(xp, inputs, weights, biases, reached)
+        query_heads, key_heads, value_heads = heads_of(xp, inputs, operands[3:6], operands[7:10], reached)
         key_heads, value_heads = with_past(xp, past_key, key_heads), with_past(xp, past_value, value_heads)
         grad = tokens_of(xp, grad_output, None, dtype)
         d_output = projected(xp, grad, xp.matrix_transpose(w_o), None)

@@ -4,7 +4,7 @@ The derivative of `projected` by its tokens is `joined` by the transposed weight
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from mha_core.arrays import cast, compute_dtype, is_traced, known_finite, product
@@ -39,15 +39,15 @@ def projected(xp: Any, tokens: Array, w: Array, b: Array | None) -> Array:
 def heads_of(
     xp: Any,
     inputs: Sequence[Array],
-    weights: Mapping[str, Array],
-    biases: Mapping[str, Array | None],
+    weights: Sequence[Array],
+    biases: Sequence[Array | None],
     reached: Sequence[Array | None],
 ) -> list[Array]:
-    """The heads of query, key and value, in the dtype to compute in."""
+    """The heads of query, key and value, in the dtype to compute in; weights and biases in the same order."""
     dtype = compute_dtype(xp, inputs[0].dtype)
     return [
-        projected(xp, tokens_of(xp, x, marks, dtype), weights[f"w_{name}"], biases[f"b_{name}"])
-        for name, x, marks in zip("qkv", inputs, reached, strict=True)
+        projected(xp, tokens_of(xp, x, marks, dtype), w, b)
+        for x, w, b, marks in zip(inputs, weights, biases, reached, strict=True)
     ]
 
 

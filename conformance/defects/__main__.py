@@ -29,6 +29,13 @@ from conformance.resources import checkout_project
 )
 @click.option("--missing", is_flag=True, help="Search for what is not on record or no longer holds, only.")
 @click.option(
+    "--since",
+    default="",
+    metavar="COMMIT",
+    help="With --missing or --search-if-stale: ask of what is excused only the cases that changed since the commit "
+    "that wrote the record, and all cases of the kinds of defects that changed.",
+)
+@click.option(
     "--write", is_flag=True, help="Write what was searched for into the record, unless there is a problem."
 )
 def main(
@@ -40,6 +47,7 @@ def main(
     recorded: bool,
     search_if_stale: bool,
     missing: bool,
+    since: str,
     write: bool,
 ) -> None:
     """Runs planted defects; exit 1 if one is not shown where it must be, or shown where it cannot be.
@@ -48,7 +56,7 @@ def main(
 
     Example: python -m conformance.defects -k softcap --all
     """
-    wanted = Wanted(word, policy, every, as_json, quiet, write)
+    wanted = Wanted(word, policy, every, as_json, quiet, write, since)
     chosen = [defect for defect in DEFECTS if word in defect.id or word == KIND[defect.id]]
     if not chosen:
         raise click.UsageError(f"no defect has {word!r} in its ID or kind")
@@ -58,6 +66,8 @@ def main(
         )
     if search_if_stale and not recorded:
         raise click.UsageError("--search-if-stale goes with --recorded")
+    if since and not (missing or search_if_stale):
+        raise click.UsageError("--since goes with --missing or --search-if-stale")
     if (recorded or missing or write) and (policy != "fused" or every):
         raise click.UsageError(
             f"the record is of the policy fused and of {ENOUGH} cases: leave out --policy and --all"

@@ -1,6 +1,6 @@
 """One planted defect, as a record."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -96,3 +96,8 @@ class Defect:
         """A target that makes the mistake and is right in all else."""
         change = self.change() if callable(self.change) else self.change
         return Implementation(replace(REFERENCE, **change), self.id)
+
+
+def needing(feature: str, defects: Iterable[Defect]) -> tuple[Defect, ...]:
+    """Defects that show in calls which use a feature only, next to those that each of them names."""
+    return tuple(replace(defect, features=(feature, *defect.features)) for defect in defects)

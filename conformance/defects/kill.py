@@ -130,9 +130,10 @@ def matrix(
     enough: int | None = ENOUGH,
     processes: int = 2,
     dtypes: Callable[[Defect], Sequence[str]] = everywhere,
+    only: frozenset[str] | None = None,
 ) -> Iterator[Kill]:
-    """Every defect at every dtype, or at those of a function, in the order given."""
-    with get_context("spawn").Pool(processes, _load, (policy, enough)) as pool:
+    """Every defect at every dtype, or at those of a function, in the order given; of `only` some cases by ID."""
+    with get_context("spawn").Pool(processes, _load, (policy, enough, only)) as pool:
         work = [(defect.id, tuple(dtypes(defect))) for defect in defects]
         found = pool.imap(_kill, work, chunksize=4)
         yield from (Kill(defect, policy, cases) for defect, cases in zip(defects, found, strict=True))
@@ -142,10 +143,11 @@ _shared: dict[str, tuple[Mapping[str, Defect], Sequence[Case], str, int | None]]
 """What each process of the pool reads once."""
 
 
-def _load(policy: str, enough: int | None) -> None:
+def _load(policy: str, enough: int | None, only: frozenset[str] | None) -> None:
     from conformance.defects.bank import DEFECTS
 
-    _shared["all"] = {d.id: d for d in DEFECTS}, load_vectors().cases, policy, enough
+    cases = [case for case in load_vectors().cases if only is None or case.id in only]
+    _shared["all"] = {d.id: d for d in DEFECTS}, cases, policy, enough
 
 
 def _kill(work: tuple[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:

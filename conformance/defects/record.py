@@ -94,22 +94,22 @@ def write_record(record: Record, path: Path | None = None) -> None:
         beside.unlink(missing_ok=True)
 
 
-def fingerprints(vectors_sha256: str) -> dict[str, str]:
+def fingerprints(vectors_sha256: str, package: Path = PACKAGE) -> dict[str, str]:
     """What decides which cases show a defect, as it is now: the sources of bank and judge, and the vectors.
 
     How a target is called is left out: what breaks there shows in the kills on record, which are always confirmed.
     """
     return {
-        "bank": fingerprint((PACKAGE / "defects").rglob("*.py")),
-        "judge": fingerprint((PACKAGE / "judging").rglob("*.py")),
+        "bank": fingerprint((package / "defects").rglob("*.py"), package),
+        "judge": fingerprint((package / "judging").rglob("*.py"), package),
         "vectors": vectors_sha256[:16],
     }
 
 
-def fingerprint(paths: Iterable[Path]) -> str:
+def fingerprint(paths: Iterable[Path], package: Path = PACKAGE) -> str:
     """A hash of source files: of their names and texts, whatever their line ends."""
     found = hashlib.sha256()
     for path in sorted(paths):
         text = path.read_bytes().replace(b"\r\n", b"\n")
-        found.update(f"{path.relative_to(PACKAGE).as_posix()} {len(text)}\n".encode() + text)
+        found.update(f"{path.relative_to(package).as_posix()} {len(text)}\n".encode() + text)
     return found.hexdigest()[:16]

@@ -11,8 +11,9 @@ from conformance.defects.confirm import confirm, orphans
 from conformance.defects.defect import Defect
 from conformance.defects.judges.broken import caught
 from conformance.defects.kill import ENOUGH, Kill, excused, matrix
-from conformance.defects.lines import as_json, line, totals
+from conformance.defects.lines import KIND, as_json, line, totals
 from conformance.defects.record import RECORD, Record, fingerprints, read_record, write_record
+from conformance.defects.since import since
 from conformance.vectors.load import load_vectors
 
 
@@ -26,6 +27,7 @@ class Wanted:
     as_json: bool
     quiet: bool
     write: bool
+    since: str = ""  # a commit; of what is as it was then nothing is asked that is excused
 
     @property
     def enough(self) -> int | None:
@@ -98,13 +100,27 @@ def run(wanted: Wanted, chosen: Sequence[Defect]) -> list[Kill]:
 def escaped(wanted: Wanted, chosen: Sequence[Defect], changed: Sequence[str]) -> list[str]:
     """What some case shows though the bank excuses it: with the kills on record all that a search would find."""
     those = [defect for defect in chosen if excused(defect)]
-    kills = list(matrix(those, wanted.policy, 1, dtypes=excused)) if those else []
-    number = sum(len(kill.cases) for kill in kills)
-    shown = sum(bool(cases) for kill in kills for cases in kill.cases.values())
-    click.echo(
-        f"{' and '.join(changed)} changed since the record was searched: every case was asked of {len(those)} defects "
-        f"at the {number} dtypes that excuse them, {shown} shown"
-    )
+    parts: list[tuple[str, Sequence[Defect], frozenset[str] | None]] = [("every case was", those, None)]
+    if wanted.since:
+        found = since(wanted.since, read_record())
+        whole = [d for d in those if found.kinds is None or KIND[d.id] in found.kinds]
+        rest = [d for d in those if d not in whole]
+        parts = [("every case was", whole, None)] if whole else []
+        parts += [(f"changed cases, {len(found.cases)}, were", rest, found.cases)] if rest else []
+    kills = []
+    for asked, some, only in parts:
+        part = (
+            list(matrix(some, wanted.policy, 1, dtypes=excused, only=only))
+            if some and (only is None or only)
+            else []
+        )
+        kills += part
+        number = sum(len(kill.cases) for kill in part)
+        shown = sum(bool(cases) for kill in part for cases in kill.cases.values())
+        click.echo(
+            f"{' and '.join(changed)} changed since the record was searched: {asked} asked of {len(some)} defects "
+            f"at the {number} dtypes that excuse them, {shown} shown"
+        )
     return [problem for kill in kills for problem in kill.problems]
 
 

@@ -129,4 +129,9 @@ def _less(r: Recipe, path: str) -> list[tuple[str, Recipe]]:
     else:
         found.append(("q", replace(r, q_len=max(r.q_len // 2, 1))))
         found.append(("k", replace(r, kv_len=max(r.kv_len // 2, 1))) if r.q_len <= 4 else found[-1])
-    return [(letter, each) for letter, each in found if each != r and each.work < r.work]
+    return [
+        (letter, each)
+        for letter, each in found
+        if each.work < r.work
+        or each.heads * each.entries < r.heads * r.entries  # of no queries there is no work
+    ]

@@ -22,8 +22,8 @@ SECONDS = 5.0
 """Of this process's time for all experiments of a run."""
 ASKS = 12
 """Sizes of an axis that are asked above the smallest that fails."""
-COSTLY = 2**11
-"""Queries times keys of a call above which its lengths are halved first."""
+COSTLY = 2**9
+"""Queries times keys of a call above which its lengths are cut first."""
 KNOWN = 0.8
 """The share of what fails and can be compared that models reproduce without contradiction, from which on no experiment
 is made."""
@@ -53,6 +53,7 @@ class Needs:
     sizes: tuple[str, ...]
     free: tuple[str, ...]  # what it fails without as well
     alone: bool = False  # whether it passes if it is asked alone
+    untried: tuple[str, ...] = ()  # what time did not allow to leave out
 
     @property
     def sentence(self) -> str:
@@ -65,7 +66,8 @@ class Needs:
         what = [*self.options, *self.sizes]
         takes = f"only with {joined(what)}" if what else "whatever is left out of the call"
         free = f"; the same without {joined(self.free)}" if self.free else ""
-        return f"By experiment {self.operation} {self.verb} {takes}{free} ({self.case}, {self.dtype})."
+        left = f"; not tried without {joined(self.untried)}" if self.untried else ""
+        return f"By experiment {self.operation} {self.verb} {takes}{free}{left} ({self.case}, {self.dtype})."
 
 
 class Experiment:
@@ -96,16 +98,17 @@ class Experiment:
     def needs(self) -> Needs | None:
         """Each option off, then each size down; None where the case does not fail again."""
         whole = varied(self._case)
-        costly = whole.size("q_len") * whole.size("kv_len") > COSTLY
+        costly = _products(whole) > COSTLY
         some = ((told, part) for told, part in parts(whole) if costly and self.fails(part))
         free, now = next(((list(told), part) for told, part in some), ([], whole))
         again = now is not whole or self.fails(now)
         if not again:
             return None if again is None or self._case.repeat > 1 else self._alone
         now = self._smaller(now)
-        needed: list[str] = []
+        needed, untried = list[str](), list[str]()
         for words, ways in changes(now):
             told: list[bool | None] = []
+            untried += [words] if self._over else []
             for way in ways:
                 changed: Varied | None = None
                 with suppress(ValueError, IndexError):
@@ -133,7 +136,7 @@ class Experiment:
             return None
         return Needs(
             self._row.case, self._row.dtype, "raises" if self._row.judged == "error" else "is wrong",
-            self._case.operation, tuple(needed), tuple(lengths), tuple(free),
+            self._case.operation, tuple(needed), tuple(lengths), tuple(free), untried=tuple(untried),
         )  # fmt: skip
 
     @property
@@ -142,11 +145,12 @@ class Experiment:
         return time.process_time() > self._until
 
     def _smaller(self, v: Varied) -> Varied:
-        """The call with lengths halved as long as it fails and is costly: all that follows is asked of it."""
-        for axis in ("length", "kv_len", "q_len"):
-            while axis in axes(v) and v.size("q_len") * v.size("kv_len") > COSTLY and extent(v, axis) > 1:
-                less = cut(v, axis, (extent(v, axis) + 1) // 2)
-                if not self.fails(less):
+        """The call with lengths cut to a quarter or a half as long as it fails and is costly."""
+        for axis in ("length", "q_len", "kv_len"):
+            while axis in axes(v) and _products(v) > COSTLY and extent(v, axis) > 1:
+                some = (cut(v, axis, -(-extent(v, axis) // share)) for share in (4, 2))
+                less = next((each for each in some if self.fails(each)), None)
+                if less is None:
                     break
                 v = less
         return v
@@ -188,6 +192,12 @@ class Experiment:
         if self._over:
             words = ""
         return words or "", cut(v, axis, least) if least < most else v
+
+
+def _products(v: Varied) -> int:
+    """Queries times keys, those of a past too."""
+    past = v.inputs["past_key"].shape[-2] if v.given("past_key") else 0
+    return v.size("q_len") * (v.size("kv_len") + past)
 
 
 def worth_asking(found: Diagnosed) -> bool:
@@ -243,7 +253,9 @@ def experiments(
             asker.kill()
             raise
         asker.close()
-        needs += [needed] if needed is not None else []
+        # that all can be left out says nothing beside a condition
+        if needed is not None and (needed.alone or needed.options or needed.sizes or not found.splits):
+            needs.append(needed)
     return tuple(needs)
 
 

@@ -183,6 +183,9 @@ class Reduction:
         if self.now.kv_len > 1:
             self._down(self.now.kv_len, smaller.of_keys)
         r = self.now
+        if isinstance(r.lengths, tuple) and r.entries > 1 and len(set(r.lengths)) == 1 and not r.served:
+            self._down(r.lengths[0], smaller.of_one_length)
+        r = self.now
         if r.q_len > 1:
             if self.first(smaller.row_alone(r, n) for n in dict.fromkeys((self._row(), r.q_len - 1, 0))):
                 self._down(self.now.kv_len, smaller.of_keys)

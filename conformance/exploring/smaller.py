@@ -157,6 +157,13 @@ def of_keys(recipe: Recipe, count: int, square: bool | None = None) -> Recipe:
     return parts.at_the_end(r) if parts.tied(recipe) else r
 
 
+def of_one_length(recipe: Recipe, length: int) -> Recipe:
+    """All entries of another length, with as many keys behind it as before."""
+    assert isinstance(recipe.lengths, tuple)
+    shorter = of_keys(recipe, recipe.kv_len - recipe.lengths[0] + length, square=False)
+    return replace(shorter, lengths=(length,) * recipe.entries)
+
+
 def _side(side: int | None, count: int) -> int | None:
     return None if side is None else min(side, max(count, 1))
 

@@ -45,7 +45,11 @@ def diagnosis_lines(found: Diagnosed, rows: Iterable[Row] = ()) -> list[str]:
         lines.append(f"{counted(unseen, 'failure')} could not be analysed: {_why_unseen(rows)}")
     if found.hurried:
         lines.append("the time for the diagnosis ran out: there may be more to find")
-    return [*split_lines(found.splits), *found.results, *found.experiments, *lines]
+    conditions = [*split_lines(found.splits), *found.results]
+    # of a condition under which most rows pass, an experiment says more
+    vague = any(split.passing > split.failing for split in found.splits[:1])
+    before = [*found.experiments, *conditions] if vague else [*conditions, *found.experiments]
+    return [*before, *lines]
 
 
 def _why_unseen(rows: Iterable[Row]) -> str:

@@ -145,3 +145,9 @@ def test_a_missed_target_without_a_reason_says_so(
     assert program.NO_REASON in program.table(results)
     monkeypatch.setattr(program, "targets", lambda: [{**one, "why": "it is slow"}])
     assert program.table(results).endswith("| missed: it is slow |")
+
+
+def test_every_target_has_a_reason_to_be_missed_and_a_name_of_its_own(program: ModuleType) -> None:
+    declared = program.targets()
+    assert [target["name"] for target in declared if not target.get("why")] == []
+    assert len({target["name"] for target in declared}) == len(declared)

@@ -76,6 +76,14 @@ def test_no_kind_is_forgotten() -> None:
     assert len(KINDS) == len(BANK)
 
 
+@pytest.mark.parametrize(
+    ("kind", "feature"), [("softcap", "softcap"), ("cache", "cache"), ("page_tables", "paged")]
+)
+def test_what_a_kind_needs_each_of_its_defects_needs(kind: str, feature: str) -> None:
+    assert {defect.features[0] for defect in BANK[kind]} == {feature}
+    assert any(len(defect.features) > 1 for defect in BANK[kind])
+
+
 @pytest.mark.parametrize("kind", BANK)
 def test_records_are_well_formed(kind: str) -> None:
     for defect in BANK[kind]:

@@ -187,3 +187,14 @@ def test_outliers_of_the_grade_are_told_with_what_they_have_in_common() -> None:
     assert "meet `eager` only, all where `sinks` is given" in line
     assert outlier_lines(graded(lambda case: False), load_vectors().cases) == []
     assert outlier_lines(graded(lambda case: True), load_vectors().cases) == []
+
+
+def test_results_that_are_all_too_small_are_not_taken_for_rounded_ones() -> None:
+    found = diagnosed(Implementation(replace(REFERENCE, **BY_ID["softmax-large-epsilon"].change)))
+    assert found.notes[0].kind == "size-of-shrunk"
+    assert "nearer to zero than the right ones" in "\n".join(diagnosis_lines(found))
+
+
+def test_the_tolerance_that_admits_nearly_all_is_named_and_not_a_narrower_one_that_admits_most() -> None:
+    target = Implementation(replace(REFERENCE, **BY_ID["logits-in-bfloat16"].change))
+    assert [note.kind for note in diagnosed(target).notes] == ["size-of-bf16x1"]

@@ -120,6 +120,17 @@ def test_two_conditions_of_one_kind_are_both_said() -> None:
     assert second.startswith("Of the other rows it is wrong only where ")
 
 
+def test_an_experiment_comes_before_a_condition_under_which_most_rows_pass() -> None:
+    some = {
+        case.id for case in CASES if "softcap" in case.features and not case.raises and not case.gradients
+    }
+    every = splits(rows_where(fails(lambda case, _: case.id in some)), CASES)
+    few = (replace(every[0], failing=every[0].passing + 1, passing=every[0].failing + 2),)
+    for found, place in ((every, 1), (few, 0)):
+        lines = diagnosis_lines(Diagnosed((), 1, 0, splits=found, experiments=("By experiment.",)))
+        assert lines.index("By experiment.") == place
+
+
 def test_the_sentence_counts_both_sides() -> None:
     found = splits(rows_where(fails(CONDITIONS["at float16"]), ("float32", "float16")), CASES)
     (split,) = found

@@ -5,6 +5,7 @@ The budget is processor time, so that a busy machine measures the same.
 
     python -m tests.exploring.measure --defects 100 --seed 1 --share 1/2 --out one.json
     python -m tests.exploring.measure --merge one.json two.json
+    python -m tests.exploring.measure --seed 3 35 51 84
 """
 
 import argparse
@@ -293,12 +294,14 @@ def main() -> None:
     parser.add_argument("--share", default="1/1", help="every n-th of them")
     parser.add_argument("--out", type=Path, help="goes on where this file left off")
     parser.add_argument("--merge", type=Path, nargs="+", help="tells what these files hold, and runs nothing")
+    parser.add_argument("numbers", type=int, nargs="*", help="these of the seed alone")
     given = parser.parse_args()
     files = given.merge or [given.out] if given.merge or (given.out and given.out.exists()) else []
     outcomes = [Outcome(**each) for file in files for each in json.loads(file.read_text())]
     part, of = map(int, given.share.split("/"))
     done = {each.number for each in outcomes}
-    for number in () if given.merge else range(part - 1, given.defects, of):
+    wanted = given.numbers or range(part - 1, given.defects, of)
+    for number in () if given.merge else wanted:
         if number in done:
             continue
         outcomes.append(measured(given.seed, number, given.seconds))

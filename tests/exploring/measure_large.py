@@ -1,9 +1,10 @@
 """Which inputs of production size show which mistake, beside random numbers and a guessed tolerance.
 
-    python tests/exploring/measure_large.py [--write]
+    python tests/exploring/measure_large.py [--own] [--write]
 
 Each mistake is planted in a tiled program in bfloat16 with float32 sums, and asked 512 queries of 2 heads and
-2 entries over 16,384 keys. With --write the table goes into spec/explore.md.
+2 entries over 16,384 keys. A second table is of mistakes that begin at other sizes, and of gradients. With --write
+the tables go into spec/explore.md.
 """
 
 import argparse
@@ -29,7 +30,8 @@ from conformance.names import MHA_VJP, SDPA_VJP
 from conformance.running.target import Target, adopt
 
 PAGE = Path(__file__).parents[2] / "spec" / "explore.md"
-BEGIN, END = "<!-- large: begin -->", "<!-- large: end -->"
+ALIKE, OWN_SIZES = "large", "large own"
+"""What the tables are called on the page: of one call, and of calls of the sizes at which mistakes begin."""
 CALL = Large(
     dtype="bfloat16",
     batch=2,
@@ -52,7 +54,7 @@ KINDS: dict[str, Large] = {
 OWN: dict[str, Large] = {
     "index_wraps_at_32768": Large(q_len=64, kv_len=40_000, stream=3),
     "blocks_from_65535": Large(batch=2050, heads=32, groups=32, kv_len=40, stream=3),
-    "entries_from_65535": Large(batch=65_537, kv_len=40, stream=3),
+    "entries_from_65535": Large(batch=65_537, kv_len=33, d_k=48, d_v=48, stream=3),
 }
 """Mistakes that show from a size on, each with a call of that size."""
 BACKWARD = {
@@ -86,7 +88,7 @@ def own_sizes() -> list[str]:
 
     def row(name: str, target: Target, call: Large, calls: dict[str, Large]) -> None:
         told = {kind: judged(target, each) for kind, each in calls.items()}
-        said = next((each.message for each in told.values() if each.failed), "").partition("; ")[0]
+        said = next((each.message for each in told.values() if each.failed), "").rpartition("; ")[0]
         cells = [("seen" if told[kind].failed else "passes") if kind in told else "-" for kind in kinds]
         sizes = f"{call.batch} x {call.heads} x {call.q_len:,} over {call.kv_len:,} keys"
         lines.append(f"| {name.replace('_', ' ')} | {sizes} | {' | '.join(cells)} | {said} |")
@@ -106,13 +108,8 @@ def own_sizes() -> list[str]:
     return lines
 
 
-def main() -> None:
-    """Prints the table, a line a mistake as soon as it is known."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--write", action="store_true", help="put the table into spec/explore.md")
-    write = parser.parse_args().write
+def alike() -> list[str]:
+    """The table of mistakes that one call shows."""
     programs = {"none": {}, **large_programs.MISTAKES, **large_programs.MISTAKES_OF_NO_EFFECT}
     for gone in ("heads_wrap_at_256", "index_wraps_at_65536", *OWN):
         del programs[gone]
@@ -137,11 +134,29 @@ def main() -> None:
         ]
         lines.append(f"| {name.replace('_', ' ')} | {' | '.join(cells)} | {said.rpartition('; ')[0]} |")
         print(lines[-1], flush=True)
-    lines += ["", *own_sizes()]
-    if write:
-        head, rest = PAGE.read_text("utf-8").split(BEGIN)
-        tail = rest.split(END)[1]
-        PAGE.write_text(head + BEGIN + "\n" + "\n".join(lines) + "\n" + END + tail, "utf-8")
+    return lines
+
+
+def put(name: str, lines: list[str]) -> None:
+    """Writes a table between its marks on the page."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    head, rest = PAGE.read_text("utf-8").split(begin)
+    PAGE.write_text("\n".join([head + begin, *lines, end + rest.split(end)[1]]), "utf-8")
+
+
+def main() -> None:
+    """Prints both tables, a line a mistake as soon as it is known."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", action="store_true", help="put the tables into spec/explore.md")
+    parser.add_argument("--own", action="store_true", help="that of the sizes at which mistakes begin alone")
+    given = parser.parse_args()
+    tables = {OWN_SIZES: own_sizes} if given.own else {ALIKE: alike, OWN_SIZES: own_sizes}
+    for name, table in tables.items():
+        lines = table()
+        if given.write:
+            put(name, lines)
 
 
 if __name__ == "__main__":

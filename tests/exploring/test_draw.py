@@ -13,9 +13,10 @@ from conformance.exploring.draw import draw
 from conformance.exploring.needs import needs
 from conformance.exploring.numbers import numbers
 from conformance.exploring.recipe import LONGEST, Recipe, read_token, token
+from conformance.exploring.sizes import PLACES
 from conformance.exploring.smaller import given
 from conformance.exploring.trial import certify_recipe
-from conformance.names import DENSE, DTYPES, FEATURES, SDPA, SDPA_VJP
+from conformance.names import DENSE, DTYPES, FEATURES, MHA_VJP, SDPA, SDPA_VJP
 
 ALL = Claims(DENSE, frozenset(FEATURES) - {"validation"}, DTYPES, "small")
 
@@ -87,6 +88,14 @@ def test_what_is_not_claimed_is_not_drawn() -> None:
     for number in range(200):
         recipe = draw(claims, 1, number)
         assert recipe is None or (needs(recipe) <= {"mask"} and recipe.operation == SDPA)
+
+
+def test_heads_of_entries_are_few_without_queries_too() -> None:
+    claims = replace(ALL, operations=(MHA_VJP,), size="kernel")
+    drawn = [recipe for number in range(4000) if (recipe := draw(claims, 2, number)) is not None]
+    empty = [recipe for recipe in drawn if recipe.q_len == 0]
+    assert empty
+    assert all(recipe.heads == 1 or recipe.heads * recipe.entries <= PLACES for recipe in drawn)
 
 
 def test_a_wanted_feature_is_in_every_case() -> None:

@@ -185,3 +185,11 @@ def test_the_past_of_a_layer_is_left_out_with_what_counts_it() -> None:
     assert not without.given("past_key")
     assert without.inputs["mask"].shape[-1] in (1, case.shapes["mask"][-1] - before)
     assert (without.inputs["kv_lengths"] == np.maximum(case.inputs["kv_lengths"] - before, 0)).all()
+
+
+def test_what_time_did_not_allow_to_leave_out_is_said() -> None:
+    needs = Needs("a/b", "float32", "is wrong", "f", ("a past",), (), ("`mask`",), untried=("`scale`", "`b_o`"))
+    assert needs.sentence == (
+        "By experiment f is wrong only with a past; the same without `mask`; not tried without `scale` and `b_o` "
+        "(a/b, float32)."
+    )

@@ -38,6 +38,17 @@ def test_a_call_that_is_not_confirmed_is_never_the_smallest() -> None:
     assert any(recipe.kv_len < 9 for recipe in asked)
 
 
+def test_lengths_that_have_to_be_alike_go_down_together() -> None:
+    def ask(recipe: Recipe) -> Tried:
+        alike = isinstance(recipe.lengths, tuple) and len(set(recipe.lengths)) == 1 < len(recipe.lengths)
+        wrong = alike and recipe.lengths[0] < recipe.kv_len  # type: ignore[index, operator]
+        return Tried(recipe, row(recipe, "fail" if wrong else "pass"))
+
+    first = ask(Recipe(SDPA, "float32", (3,), kv_len=481, lengths=(480,) * 3))
+    reduced = Reduction(ask, first, lambda recipe: True, dtypes=("float32",)).run().recipe
+    assert (reduced.kv_len, reduced.lengths) == (2, (1, 1))
+
+
 def test_widths_go_down_apart() -> None:
     def ask(recipe: Recipe) -> Tried:
         return Tried(recipe, row(recipe, "fail" if recipe.d_k >= 65 else "pass"))

@@ -13,6 +13,7 @@ import serving_draws as draws
 from array_libraries import TOLERANCES, call, library
 
 import mha_core
+from mha_core import jax_at_once
 
 OPERATIONS = {
     "packed": (mha_core.packed_attention, draws.packed, draws.packed_by_definition),
@@ -432,3 +433,12 @@ def test_a_packed_call_takes_no_option_of_one_length(option):
     rows, starts = np.ones((2, 3, 4)), np.array([0, 3])
     with pytest.raises(TypeError, match=option):
         mha_core.packed_attention(rows, rows, rows, q_starts=starts, kv_starts=starts, **{option: rows})
+
+
+def test_on_jax_parts_of_one_size_are_one_program():
+    jnp = pytest.importorskip("jax.numpy")
+    query, starts = jnp.ones((1, 23, 3), jnp.float32), jnp.asarray([0, 9, 18, 23])
+    compiled = jax_at_once._program.cache_info().misses
+    for _ in range(2):
+        mha_core.packed_attention(query, query, query, q_starts=starts, kv_starts=starts)
+    assert jax_at_once._program.cache_info().misses == compiled + 2  # of nine rows and of five

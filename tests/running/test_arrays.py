@@ -168,3 +168,18 @@ def test_jax_inputs_of_64_bits_are_not_written_inputs() -> None:
     inputs = {name: stored("float32") for name in ("query", "key", "value")}
     inputs["kv_lengths"] = np.array([1, 2])
     assert call(adopt(Lengths, "x"), SDPA, inputs, {}, {}).kind == "outputs"
+
+
+def test_jax_compiles_nothing_to_make_an_array() -> None:
+    jax = pytest.importorskip("jax")
+    compiled: list[str] = []
+
+    def listen(event: str, seconds: float, **more: object) -> None:
+        if "backend_compile" in event:
+            compiled.append(event)
+
+    give = giver("jax", None)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    made = [give(np.ones((2, length, 3), np.float32)) for length in (17, 19)]  # shapes that no other test has
+    assert not compiled
+    assert [x.shape for x in made] == [(2, 17, 3), (2, 19, 3)]

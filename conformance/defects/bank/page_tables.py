@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.defect import Change, Defect, varied
+from conformance.defects.defect import Change, Defect, needing, varied
 from conformance.defects.reference import REFERENCE as R
 from conformance.defects.serving.call import Served
 from conformance.defects.serving.steps import attention
 from conformance.vectors.case import Array
 
-NEEDS = ("paged",)
 Pages = dict[str, Array]
 
 
@@ -178,59 +177,59 @@ def sizes(make: Callable[[int], Change]) -> dict[str, Any]:
     return varied({f"pages of {size}": make(size) for size in (16, 1, 32, 64, 128, 256)}, "pages of 16")
 
 
-DEFECTS = (
+DEFECTS = needing("paged", (
     Defect("paged-table-one-page-late", "Every page is read one place late in the table, the first one last.",
-           ("PAGE-1",), _table(lambda p, table: np.roll(table, -1, axis=1)), features=NEEDS),
+           ("PAGE-1",), _table(lambda p, table: np.roll(table, -1, axis=1))),
     Defect("paged-page-number-off-by-one", "Pages are counted from one: the page behind each is read.",
-           ("PAGE-1",), _table(lambda p, table: table + 1), features=NEEDS),
+           ("PAGE-1",), _table(lambda p, table: table + 1)),
     Defect("paged-pages-taken-as-consecutive",
            "The first page of an entry is looked up, and those behind it are taken to follow it in memory.",
-           ("PAGE-1",), _table(_consecutive), origin="hw-native-sys/pypto#470", features=NEEDS),
+           ("PAGE-1",), _table(_consecutive), origin="hw-native-sys/pypto#470"),
     Defect("paged-table-of-the-first-entry", "Every entry reads the table of the first.",
-           ("PAGE-1", "IND-3"), _table(_entry_of), features=NEEDS),
+           ("PAGE-1", "IND-3"), _table(_entry_of)),
     Defect("paged-one-owner-of-a-page",
            "A page belongs to the last place in the tables that names it, and reads as zeros in every other.",
-           ("PAGE-3",), {"gathered": _one_owner}, features=NEEDS),
+           ("PAGE-3",), {"gathered": _one_owner}),
     Defect("paged-no-table", "Pages are read in the order of memory, and the table is not.",
-           ("PAGE-1",), _table(lambda p, table: np.arange(table.size).reshape(table.shape)), features=NEEDS),
+           ("PAGE-1",), _table(lambda p, table: np.arange(table.size).reshape(table.shape))),
     Defect("paged-another-page-size", "The size of a page is taken to be 16, whatever the pages hold.",
-           ("PAGE-1",), **sizes(_of_size), origin="ROCm/aiter#2996", features=NEEDS),
+           ("PAGE-1",), **sizes(_of_size), origin="ROCm/aiter#2996"),
     Defect("paged-page-size-of-one", "The table is read as if each page held one slot.",
-           ("PAGE-1",), _of_size(1), origin="ROCm/aiter#2996", features=NEEDS),
+           ("PAGE-1",), _of_size(1), origin="ROCm/aiter#2996"),
     Defect("paged-last-page-read-to-its-end",
            "The last page is read to its end, slots behind the length too.",
-           ("PAGE-2", "MASK-12"), _lengths(lambda p, n: _up(p, n, p.page)), features=NEEDS),
+           ("PAGE-2", "MASK-12"), _lengths(lambda p, n: _up(p, n, p.page))),
     Defect("paged-slots-behind-weigh-zero",
            "Slots of the last page behind the length are multiplied by zero, so that a NaN in them is in every row.",
-           ("PAGE-2",), {"paged": _all_read}, origin="vllm-project/vllm#936", features=NEEDS),
+           ("PAGE-2",), {"paged": _all_read}, origin="vllm-project/vllm#936"),
     Defect("paged-every-page-of-the-table-read",
-           "Every page that the table names is read, whatever the length.", ("PAGE-2",),
-           _lengths(lambda p, n: np.full_like(n, p.page_table.shape[1] * p.page)), features=NEEDS),
+           "Every page that the table names is read, whatever the length.",
+           ("PAGE-2",), _lengths(lambda p, n: np.full_like(n, p.page_table.shape[1] * p.page))),
     Defect("paged-length-in-pages", "Lengths count whole pages: the last one is left out unless it is full.",
-           ("PAGE-2",), _lengths(lambda p, n: n // p.page * p.page), features=NEEDS),
+           ("PAGE-2",), _lengths(lambda p, n: n // p.page * p.page)),
     Defect("paged-one-key-less", "The last key of each entry is left out.",
-           ("PAGE-2", "MASK-12"), _lengths(lambda p, n: n - 1), features=NEEDS),
+           ("PAGE-2", "MASK-12"), _lengths(lambda p, n: n - 1)),
     Defect("paged-one-key-more", "The slot behind the last key of each entry is read as well.",
-           ("PAGE-2", "MASK-12"), _lengths(lambda p, n: n + 1), features=NEEDS),
+           ("PAGE-2", "MASK-12"), _lengths(lambda p, n: n + 1)),
     Defect("paged-longest-length-for-all", "Every entry is read as far as the longest one.",
-           ("PAGE-2", "IND-3"), _lengths(lambda p, n: np.full_like(n, n.max(initial=0))), features=NEEDS),
+           ("PAGE-2", "IND-3"), _lengths(lambda p, n: np.full_like(n, n.max(initial=0)))),
     Defect("paged-empty-entry-reads-one-page", "An entry of length zero is read as if it had one key.",
-           ("PAGE-4",), _lengths(lambda p, n: np.maximum(n, 1)), features=NEEDS),
+           ("PAGE-4",), _lengths(lambda p, n: np.maximum(n, 1))),
     Defect("paged-empty-entry-is-nan", "Entries of length zero get NaN.",
-           ("PAGE-4", "MASK-3"), _empty(np.nan, -np.inf), origin="HabanaAI/vllm-fork#318", features=NEEDS),
+           ("PAGE-4", "MASK-3"), _empty(np.nan, -np.inf), origin="HabanaAI/vllm-fork#318"),
     Defect("paged-lse-of-an-empty-entry-is-plus-infinity", "The lse of entries of length zero is +inf.",
            ("PAGE-4", "ATT-14"), _empty(0.0, np.inf),
-           origin="deepseek-ai/FlashMLA#77", features=(*NEEDS, "return_lse")),
+           origin="deepseek-ai/FlashMLA#77", features=("return_lse",)),
     Defect("paged-keys-one-slot-late", "Keys and values are read one slot late, the first one last.",
-           ("PAGE-1",), _slots(_without_last), features=NEEDS),
+           ("PAGE-1",), _slots(_without_last)),
     Defect("paged-causality-from-the-end-of-the-table",
            "Queries are put at the end of what the table can hold, so that causality hides nothing that is there.",
-           ("PAGE-5",), _paged(_by_capacity), features=NEEDS),
+           ("PAGE-5",), _paged(_by_capacity)),
     Defect("paged-last-query-at-last-key",
            "The last query of each entry is put at its last key, whatever the offset.",
-           ("PAGE-5", "MASK-8"), _paged(_at_end), features=NEEDS),
+           ("PAGE-5", "MASK-8"), _paged(_at_end)),
     Defect("paged-first-offset-for-all", "The offset of the first entry serves all.",
-           ("PAGE-5", "MASK-8"), _paged(_one_offset), features=(*NEEDS, "q_offset")),
+           ("PAGE-5", "MASK-8"), _paged(_one_offset), features=("q_offset",)),
     Defect("paged-sink-once-a-page", "The sink counts once for each page that is read.",
-           ("PAGE-1", "ATT-12"), {"paged": _sinks_of_pages}, features=(*NEEDS, "sinks")),
-)  # fmt: skip
+           ("PAGE-1", "ATT-12"), {"paged": _sinks_of_pages}, features=("sinks",)),
+))  # fmt: skip

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.bank.page_tables import NEEDS, Pages, sizes
+from conformance.defects.bank.page_tables import Pages, sizes
 from conformance.defects.defect import Change, Defect
 from conformance.defects.reference import REFERENCE as R
 from conformance.defects.serving.call import Served
 from conformance.defects.serving.checks import without
 
-WRITES = ("append",)
+NEEDS, WRITES = ("paged",), ("append",)
 
 
 def _written(change: Callable[[Served, Pages], Pages]) -> Change:

@@ -107,7 +107,7 @@ SERVING_CHECKS: tuple[Check, ...] = (
           latent(lambda c: not isinstance(c.value_dim, int) or isinstance(c.value_dim, bool)
                      or not 1 <= c.value_dim <= c.latent.shape[-1])),
     Check("no scale", "LAT-3", latent(lambda c: c.scale is None)),
-    Check("latent rank", "LAT-3", latent(lambda c: c.latent.ndim != c.query.ndim - 1)),
+    Check("latent rank", "SHAPE-11", latent(lambda c: c.latent.ndim != c.query.ndim - 1)),
     Check("as many lses", "MERGE-6", merged(lambda c: len(c.outputs) != len(c.lses))),
     Check("partial shapes", "MERGE-6",
           merged(lambda c: len({x.shape for x in c.outputs}) > 1

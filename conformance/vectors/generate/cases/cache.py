@@ -24,6 +24,11 @@ def drafts() -> Iterator[Draft]:
         past=3, mask=draws.mask(2, 3, 5, 7, share=0.8), attn_bias=draws.gauss(2, 3, 5, 7))
     yield attend("cache/window", "A window counts the past.", "CACHE-3", "MASK-10",
         past=3, window=(2, 0), q_offset=2)
+    yield attend("cache/causal-without-offset",
+        "As many queries as past and new keys: without an offset the first query is at the first key of the past.",
+        "CACHE-3", "MASK-6", q_len=5, kv_len=5, past=2, is_causal=True)
+    yield attend("cache/window-without-offset", "The same of a window that reaches one key ahead.",
+        "CACHE-3", "MASK-10", q_len=5, kv_len=5, past=2, window=(2, 1))
     yield attend("cache/lengths",
         "Lengths count the past and hide the last new slots; present holds them all the same.",
         "CACHE-3", "CACHE-4", past=3, kv_lengths=np.array([5, 7]))

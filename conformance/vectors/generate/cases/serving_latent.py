@@ -152,7 +152,7 @@ def _refused() -> Iterator[Draft]:
     ):
         yield drafted(f"serving/refused-latent-value-dim-{name}", note,
             ("LAT-3",), LATENT, rows, {"value_dim": width, "scale": 0.5, "raises": True})
-    yield latent("serving/refused-latent-rank", "The rows have a head axis.", "LAT-3",
+    yield latent("serving/refused-latent-rank", "The rows have a head axis.", "SHAPE-11",
         raises=True, latent=d.gauss(2, 1, 5, 6))
     yield latent("serving/refused-latent-key-width", "Rows have another width than queries.", "SHAPE-5",
         raises=True, latent=d.gauss(2, 5, 7))
