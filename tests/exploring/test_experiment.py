@@ -188,7 +188,9 @@ def test_the_past_of_a_layer_is_left_out_with_what_counts_it() -> None:
 
 
 def test_what_time_did_not_allow_to_leave_out_is_said() -> None:
-    needs = Needs("a/b", "float32", "is wrong", "f", ("a past",), (), ("`mask`",), untried=("`scale`", "`b_o`"))
+    needs = Needs(
+        "a/b", "float32", "is wrong", "f", ("a past",), (), ("`mask`",), untried=("`scale`", "`b_o`")
+    )
     assert needs.sentence == (
         "By experiment f is wrong only with a past; the same without `mask`; not tried without `scale` and `b_o` "
         "(a/b, float32)."
