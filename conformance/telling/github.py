@@ -43,7 +43,7 @@ def run_markdown(
     parts = [
         f"### {escape(title(report))}: {report.status}",
         *(escape(line.plain) for line in summary_lines(report, profile)),
-        *(f"**Diagnosis:** {escape(sentence)}" for sentence in diagnosis),
+        *(f"**Diagnosis:** {escape(line.removeprefix('diagnosis: '))}" for line in diagnosis),
         table(
             ("chapter", *dtypes),
             (

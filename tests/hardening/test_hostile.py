@@ -237,6 +237,7 @@ def test_a_target_that_says_what_would_do_harm(
     summary = tmp_path / "summary.md"
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
     monkeypatch.setattr("conformance.running.again.MOST", 0)  # its answers come in turns
+    monkeypatch.setattr("conformance.running.layouts.TRIED", 0)
     names = ("report", "junit", "html", "badge", "write-baseline")
     files = {name: tmp_path / f"{name}.json" for name in names}
     options = [word for name, path in files.items() for word in (f"--{name}", path)]

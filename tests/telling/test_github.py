@@ -10,5 +10,5 @@ from conformance.telling.report import Report
 def test_a_run_is_told_with_its_diagnosis(
     make_report: Callable[..., Report], make_row: Callable[..., Any]
 ) -> None:
-    text = run_markdown(make_report(make_row("fail")), diagnosis=["The scale is *wrong*."])
+    text = run_markdown(make_report(make_row("fail")), diagnosis=["diagnosis: The scale is *wrong*."])
     assert "\n\n**Diagnosis:** The scale is &#42;wrong&#42;.\n\n|" in text
