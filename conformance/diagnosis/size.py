@@ -22,7 +22,8 @@ NARROWER: Mapping[str, tuple[str, ...]] = {
 """The dtypes that results may be stored in by mistake, the widest first; float32 is what they are computed in then."""
 MOST = 0.7
 """The share of the inaccurate rows of a dtype that a narrower tolerance has to admit: of the bank's roundings it admits
-0.76 or more, of other mistakes of few digits 0.62 or less; a second mistake takes some."""
+0.76 or more, of other mistakes of few digits 0.62 or less but for those that make results too small; a second mistake
+takes some."""
 NEARLY = 0.9
 """The share of what the widest tolerance admits that a narrower one has to admit: of the bank's roundings to bfloat16
 those of TF32 admit 0.87 or less, their own all."""
