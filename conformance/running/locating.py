@@ -35,6 +35,14 @@ ADAPTED = {
 """Library of an adapter that `init --adapter` writes -> what pip installs."""
 
 
+def installed(module: str) -> bool:
+    """Whether a module of the top level is there, without importing it."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):  # it is kept out, or was put into sys.modules by hand
+        return False
+
+
 def implementations() -> dict[str, str]:
     """Names of the built-in backends and of installed plug-ins, with what each name stands for."""
     found = {point.name: point.value for point in entry_points(group=GROUP)}

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from conformance.running.locating import installed
+
 OWN = {"mha_core", "backends", *sys.stdlib_module_names}
 """Modules that say nothing of the library that a backend is about."""
 MISSING = "not installed"
@@ -40,11 +42,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 
 def _version(module: str) -> str:
     """The version of the package that a module comes in."""
-    try:
-        found = importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
-        found = False
-    if not found:
+    if not installed(module):
         return MISSING
     names = [name for name in (module, module.replace("_", "-")) if _known(name)]
     return importlib.metadata.version(names[0]) if names else ""

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from conformance.errors import UsageError
 from conformance.problems.problem import Problem
+from conformance.running.locating import installed
 from conformance.running.process import DiedError, Process, TimedOutError
 from conformance.running.protocol import ProtocolError, decode_array, encode, encode_array, loads
 from conformance.running.text_limits import shorten
@@ -39,7 +41,11 @@ class Answer:
 
 
 class Asker:
-    """One program, in a process that is started anew where it dies."""
+    """One program, in a process that is started anew where it dies.
+
+    Raises:
+        UsageError: the problem gives tensors of torch, and torch is not installed.
+    """
 
     def __init__(
         self,
@@ -48,6 +54,11 @@ class Asker:
         timeout: float = TIMEOUT,
         echo: Callable[[str], None] | None = None,
     ) -> None:
+        if problem.call.arrays == "torch" and not installed("torch"):
+            raise UsageError(
+                f"problem {problem.name} gives torch tensors, and torch is not installed: install it, "
+                "or take a problem of NumPy arrays such as plain-numpy"
+            )
         self.problem, self._device, self._timeout, self._echo = problem, device, timeout, echo
         self._source = ""
         self._process: Process | None = None

@@ -1,5 +1,6 @@
 import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,23 @@ def test_wrong_calls_end_with_2(
     written(tmp_path, RIGHT["dense"])
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("--serve",)])
+def test_a_problem_of_torch_wants_torch(
+    more: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)  # which makes its import fail
+    program = written(tmp_path, RIGHT["dense"])
+    asked = json.dumps({"source": RIGHT["dense"]})
+    monkeypatch.setattr("sys.stdin", io.StringIO(asked))
+    serve = "--serve" in more
+    status = main(["judge", *(() if serve else (program,)), "--problem", "kernelbench-97", *more])
+    said = capsys.readouterr()
+    line = json.loads(said.out)["error"] if serve else said.err
+    assert "problem kernelbench-97 gives torch tensors, and torch is not installed" in line
+    assert (status, len(line.splitlines())) == (0 if serve else 2, 1)
+    assert serve or not said.out
 
 
 def test_a_program_that_hangs_is_rejected_once(
