@@ -37,7 +37,9 @@ NODE = shutil.which("node")
 @pytest.fixture(scope="module")
 def reports(make_report: Callable[..., Report], make_row: Callable[..., Any]) -> list[Report]:
     """Two versions of one library, of which MASK-3 fails for a known reason, and another one."""
-    known = Known("fail", "An empty row is NaN (MASK-3).", "https://example.com/1")
+    known = Known(
+        "fail", "An empty row is NaN (MASK-3), not refused (none.md) (errors.md).", "https://example.com/1"
+    )
     covers = CASES[EMPTY].covers
     rows = (
         make_row(case=HAND, covers=CASES[HAND].covers),
@@ -117,7 +119,8 @@ def test_a_requirement_says_who_passes_it_and_what_shows_it(source: Path) -> Non
     first = next(case.id for case in CASES.values() if "MASK-3" in case.covers)
     assert f"[`{first}`](../cases/{first.replace('/', '.md#')})" in part
     page = (source / "docs/libraries/one.md").read_text("utf-8")
-    assert "An empty row is NaN (MASK-3)." in page
+    told = "An empty row is NaN (MASK-3), not refused (none.md) ([errors](../spec/errors.md))."
+    assert page.count(told) == 2, "under the requirement, and in the table of reasons"
     assert "https://example.com/1" in page
     assert f"$ mha-conformance run one -k {EMPTY} --dtype float32" in page
     assert "| 1.9 |" in page

@@ -10,6 +10,7 @@ from typing import Literal
 
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES, FEATURES
+from conformance.resources import spec_directory
 from conformance.telling.report import Report
 from conformance.telling.requirement_ranking import blame
 from conformance.telling.requirements import ID, id_order
@@ -148,6 +149,16 @@ def _standing(rows: Sequence[Row], failing: Sequence[Row]) -> Standing:
 def words(text: str) -> str:
     """Text from elsewhere as words of a page: no markup, no column of a table."""
     return re.sub(r"([\\`*_{}\[\]|#])", r"\\\1", escape(text, quote=True))
+
+
+def reason_words(reason: str) -> str:
+    """A known reason as words of a library's page; a page of the specification that it names is a link."""
+
+    def link(named: re.Match[str]) -> str:
+        there = (spec_directory() / f"{named[1]}.md").is_file()
+        return f"([{named[1]}](../spec/{named[1]}.md))" if there else named[0]
+
+    return re.sub(r"\(([a-z-]+)\.md\)", link, words(reason))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from conformance.names import FEATURES, PROFILES
 from conformance.telling.requirements import Requirement
-from conformance.telling.site.libraries import NO_FEATURE, Libraries, Library, Standing, words
+from conformance.telling.site.libraries import NO_FEATURE, Libraries, Library, Standing, reason_words, words
 from conformance.telling.site.snippet import command, program, smallest
 from conformance.vectors.case import Case
 from conformance.version import SPEC_VERSION
@@ -226,7 +226,7 @@ def library_page(
         lines += ["## By reason", "", "| tests | reason | report |", "|---|---|---|"]
         for kind in library.kinds:
             where = f"[public report]({kind.report})" if kind.report else "none"
-            lines.append(f"| {len(kind.rows)} | {words(kind.reason) or 'not known'} | {where} |")
+            lines.append(f"| {len(kind.rows)} | {reason_words(kind.reason) or 'not known'} | {where} |")
         lines.append("")
     lines += [
         "## Versions",
@@ -262,7 +262,7 @@ def _broken(
     reports = list(
         dict.fromkeys(row.known.report for row in standing.failing if row.known and row.known.report)
     )
-    lines += [f"{words(reason)}" for reason in reasons]
+    lines += [reason_words(reason) for reason in reasons]
     lines += [f"[Public report]({address})" for address in reports]
     lines += ["", f"{standing.share} tests fail because of it.", ""]
     row = smallest(standing.failing, cases)
