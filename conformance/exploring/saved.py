@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,13 @@ from conformance.exploring.arrays import changed
 from conformance.exploring.earlier import SAME, earlier
 from conformance.exploring.recipe import NUMBERS, Recipe
 from conformance.exploring.said import held
+from conformance.exploring.stored import CASE_VERSION, call_of, case_validator
 from conformance.exploring.trial import Tried
 from conformance.names import DTYPES
 from conformance.oracle import Certified, UnjudgedError, certify
-from conformance.reading import TooLargeError, flaw, read_bytes, strict_json, validator
-from conformance.resources import schema
+from conformance.reading import TooLargeError, flaw, read_bytes, strict_json
 from conformance.running.protocol import ProtocolError, decode_array, encode_array
 from conformance.vectors.case import Array, Case, lacking
-
-CASE_VERSION = 1
 
 
 def case_file(
@@ -36,13 +33,7 @@ def case_file(
         "case_version": CASE_VERSION,
         "id": name,
         "note": f"Fails if {fails_if}.",
-        "operation": case.operation,
-        "dtype": recipe.dtype,
-        "covers": list(case.covers),
-        "options": dict(case.options),
-        "inputs": {n: encode_array(a) for n, a in case.operands(recipe.dtype).items()},
-        "memory": dict(case.memory),
-        "rows": _rows(case),
+        **call_of(case, recipe.dtype),
         "before": _before(recipe, case),
         "earlier": _earlier(recipe, case),
         "target": source,
@@ -54,11 +45,6 @@ def case_file(
         "snippet": snippet.splitlines(),
     }
     return found
-
-
-def _rows(case: Case) -> list[int] | None:
-    rows = next((golden.rows for golden in case.expected.values() if golden.rows is not None), None)
-    return None if rows is None else list(rows)
 
 
 def _before(recipe: Recipe, case: Case) -> dict[str, Any] | None:
@@ -103,11 +89,6 @@ def write_case(folder: Path, found: Mapping[str, Any]) -> Path:
     return path
 
 
-@cache
-def _validator() -> Any:
-    return validator(schema("case"))
-
-
 def read_cases(path: Path) -> tuple[Case, ...]:
     """The case of a file, with expected values derived anew; before it the call that it follows, if any.
 
@@ -150,7 +131,7 @@ def _data(path: Path) -> dict[str, Any]:
         raise UsageError(f"case {path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise UsageError(f"case {path} is not JSON: {error}") from error
-    if reason := flaw(_validator(), data):
+    if reason := flaw(case_validator(), data):
         raise UsageError(f"{path} is not a case of version {CASE_VERSION}: {reason}")
     return dict(data)
 
