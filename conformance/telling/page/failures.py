@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from conformance.defects.defect import Defect
 from conformance.judging.verdict import Row
+from conformance.telling.page.case_files import MOST_OF_FILES, file_address, file_name
 from conformance.telling.page.evidence import Evidence, evidence
 from conformance.telling.page.runs import NAME, Suspect, sentence_of
 from conformance.telling.page.words import CODES, OTHER, index, number
@@ -53,6 +54,8 @@ class Failure:
     without: str = ""  # why there is none
     line: str = ""  # what a closed box says
     command: str = ""  # that shows it
+    file_name: str = ""  # of its case; empty where no vectors tell
+    file: str = ""  # an address that holds the file, where there is room
     _source: list[Row] = field(default_factory=list)
 
 
@@ -61,6 +64,7 @@ def failures(
     cases: Sequence[Mapping[str, Case]],
     defects: Mapping[str, Defect],
     most_of_pictures: int = MOST_OF_PICTURES,
+    most_of_files: int = MOST_OF_FILES,
 ) -> tuple[list[Failure], int]:
     """What failed in each run, by case, and how many more failing cases there are.
 
@@ -69,6 +73,7 @@ def failures(
         cases: for each run the cases by ID; none where its vectors are not at hand.
         defects: the bank by ID.
         most_of_pictures: characters of SVG.
+        most_of_files: characters of cases to download.
     """
     grouped = [_grouped(report) for report in reports]
     ranked = [
@@ -80,6 +85,7 @@ def failures(
         for run, case in every[:MOST_FAILURES]
     ]
     _illustrate(told, reports, cases, most_of_pictures)
+    _give_files(told, cases, most_of_files)
     return sorted(told, key=lambda failure: (failure.run, failure.case)), len(every) - len(told)
 
 
@@ -167,6 +173,19 @@ def _illustrate(
         row = next((row for row in failure._source if row.got), failure._source[0])
         failure.evidence = evidence(row, case, reports[failure.run].target.accuracy)
         left -= failure.evidence.size
+
+
+def _give_files(told: Sequence[Failure], cases: Sequence[Mapping[str, Case]], most: int) -> None:
+    """Gives the first failures a file of their case, until the page is full."""
+    for failure in told:
+        case = cases[failure.run].get(failure.case)
+        if case is None:
+            continue
+        failure.file_name = file_name(case.id)
+        address = file_address(case, failure.rows[0].dtype) if most > 0 else ""
+        if len(address) <= most:
+            failure.file = address
+            most -= len(address)
 
 
 def _in_turn(ranked: Sequence[Sequence[str]]) -> Iterator[tuple[int, str]]:

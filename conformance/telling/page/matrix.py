@@ -58,6 +58,15 @@ class CaseRows:
     rows: tuple[DtypeRow, ...]
 
 
+@dataclass(frozen=True)
+class Chapter:
+    """The cases of a chapter, and how many of their tests pass, fail and are not supported, in all runs."""
+
+    name: str
+    cases: tuple[CaseRows, ...]
+    counts: Counter[str]  # by CSS class
+
+
 def requirement_rows(reports: Sequence[Report], texts: Mapping[str, Requirement]) -> list[RequirementRow]:
     """The requirements that some row covers, by ID."""
     counts = [_counts(report.results) for report in reports]
@@ -117,14 +126,23 @@ def _count_cell(counts: Counter[str]) -> Cell:
 def case_rows(
     reports: Sequence[Report], notes: Mapping[str, str], links: Mapping[tuple[int, str], str]
 ) -> list[CaseRows]:
-    """Every case of the runs; `links` tell where the failures of a run and case are shown."""
+    """Every case of the runs, those of chapters with failures first.
+
+    Args:
+        reports: the runs.
+        notes: of cases, by ID.
+        links: where the failures of a run and case are shown.
+    """
     found: dict[str, dict[str, dict[int, Row]]] = {}
     for run, report in enumerate(reports):
         for row in report.results:
             found.setdefault(row.case, {}).setdefault(row.dtype, {})[run] = row
     place = {id_: i for i, id_ in enumerate(covered(reports))}
+    failing = {
+        chapter_of(row.case) for report in reports for row in report.results if kind(row.verdict) == "x"
+    }
     result = []
-    for number_, case in enumerate(sorted(found)):
+    for number_, case in enumerate(sorted(found, key=lambda id_: (chapter_of(id_) not in failing, id_))):
         dtypes = found[case]
         any_row = next(iter(next(iter(dtypes.values())).values()))
         covers = sorted({place[c] for of in dtypes.values() for row in of.values() for c in row.covers})
@@ -135,6 +153,22 @@ def case_rows(
             CaseRows(number_, case, notes.get(case, ""), any_row.operation, " ".join(map(str, covers)), rows)
         )
     return result
+
+
+def chapters(rows: Sequence[CaseRows]) -> list[Chapter]:
+    """The cases by chapter, in the order in which they are given."""
+    found: dict[str, list[CaseRows]] = {}
+    for case in rows:
+        found.setdefault(chapter_of(case.id), []).append(case)
+    return [
+        Chapter(name, tuple(cases), Counter(c.kind for case in cases for row in case.rows for c in row.cells))
+        for name, cases in found.items()
+    ]
+
+
+def chapter_of(id_: str) -> str:
+    """The part of a case's ID before the slash."""
+    return id_.partition("/")[0]
 
 
 def _dtype_row(

@@ -22,6 +22,10 @@
     dtypes: box.dataset.d.trim().split(" "), said: all(".said", box).map((s) => s.textContent).join(" ").toLowerCase(),
   }));
 
+  const chapters = all(".chapter").map((box) => ({ box, name: box.dataset.chapter, counts: box.querySelector(".counts") }));
+  const OUTCOMES = [["x", "✗", "failed"], ["p", "✓", "passed"], ["u", "–", "not supported"]];
+  const kind = (code) => "py".includes(code) ? "p" : code === "u" ? "u" : "x";
+
   const asked = () => Object.fromEntries(new FormData(form));
   const words = (text) => text.toLowerCase().split(/\s+/).filter(Boolean);
   const has = (text, wanted) => wanted.every((word) => text.includes(word));
@@ -31,6 +35,7 @@
     const want = asked(), wanted = words(want.text);
     let shown = 0, told = 0;
     const counts = requirements.map(() => []);
+    const tests = new Map(chapters.map(({ name }) => [name, { p: 0, x: 0, u: 0 }]));
     const saying = new Set();
     for (const f of failures) if (want.run === "" || want.run === f.run) if (has(`${f.of.text} ${f.said}`, wanted)) saying.add(f.of);
     for (const each of cases) {
@@ -44,17 +49,28 @@
         if (!visible) continue;
         first ??= row;
         left += 1;
-        for (const i of each.covers) for (let run = 0; run < codes.length; run++) {
+        for (let run = 0; run < codes.length; run++) {
           const code = codes[run];
           if (code === "." || (want.verdict && !want.verdict.includes(code))) continue;
-          const c = (counts[i][run] ??= { p: 0, x: 0, u: 0 });
-          c["py".includes(code) ? "p" : code === "u" ? "u" : "x"] += 1;
+          for (const i of each.covers) (counts[i][run] ??= { p: 0, x: 0, u: 0 })[kind(code)] += 1;
+          if (want.run === "" || want.run === String(run)) tests.get(each.chapter)[kind(code)] += 1;
         }
       }
       each.body.hidden = !left;
       if (first && each.head.parentNode !== first) first.prepend(each.head);
       each.head.rowSpan = Math.max(1, left);
       shown += left;
+    }
+    for (const { box, name, counts: heading } of chapters) {
+      const of = tests.get(name);
+      box.hidden = !(of.p + of.x + of.u);
+      if (want.chapter === name) box.open = true;
+      heading.replaceChildren(...OUTCOMES.filter(([css]) => of[css]).flatMap(([css, symbol, word]) => {
+        const part = document.createElement("span");
+        part.className = css;
+        part.textContent = `${symbol} ${of[css]} ${word}`;
+        return [part, " "];
+      }));
     }
     requirements.forEach(({ row, cells }, i) => {
       row.hidden = !counts[i].length;
@@ -159,7 +175,7 @@
     const button = event.target.closest(".copy");
     if (!button) return;
     const { link } = button.dataset, words = button.textContent;
-    await copy(link ? `${location.href.split("#")[0]}#${link}` : button.dataset.copy);
+    await copy(link ? `${location.href.split("#")[0]}#${link}` : button.dataset.copy ?? button.nextElementSibling.textContent);
     button.textContent = "Copied";
     setTimeout(() => { button.textContent = words; }, 1200);
   });

@@ -16,10 +16,10 @@ from conformance.telling.page.answer import answers, feature_rows
 from conformance.telling.page.causes import causes
 from conformance.telling.page.failures import failures
 from conformance.telling.page.heat import legend
-from conformance.telling.page.matrix import case_rows, covered, requirement_rows
+from conformance.telling.page.matrix import case_rows, chapters, covered, requirement_rows
 from conformance.telling.page.runs import apart, run_of
 from conformance.telling.page.strip import spreads, strip_plot
-from conformance.telling.page.words import CODES, SYMBOLS, kind
+from conformance.telling.page.words import CODES, OUTCOMES, SYMBOLS, kind
 from conformance.telling.report import Report
 from conformance.telling.requirements import named, read_requirements
 from conformance.telling.terminal import safe
@@ -66,9 +66,11 @@ def render(reports: Sequence[Report]) -> str:
         left_out=left_out,
         illustrated=sum(failure.evidence is not None for failure in told),
         cases=rows,
+        parts=chapters(rows),
+        outcomes=OUTCOMES,
         case_numbers={case.id: case.number for case in rows},
         total=sum(len(case.rows) for case in rows),
-        chapters=sorted({case.id.partition("/")[0] for case in rows}),
+        chapters=sorted(chapter.name for chapter in chapters(rows)),
         operations=sorted({case.operation for case in rows}),
         dtypes=[d for d in DTYPES if any(row.dtype == d for case in rows for row in case.rows)],
         verdicts=[v for v in CODES if any(report.summary.get(v) for report in reports)],

@@ -22,6 +22,8 @@ CODES = {
     "xfail": "x", "xpass": "y",
 }  # fmt: skip
 """A letter for each verdict, which the script filters by; `.` where a run has no such row."""
+OUTCOMES = (("x", "\u2717", "failed"), ("p", "\u2713", "passed"), ("u", "\u2013", "not supported"))
+"""CSS class, symbol and word of what is counted; the script has the same."""
 DIGITS = 3
 
 

@@ -1,24 +1,20 @@
 """The page in a real browser: filters, links, keyboard, no error, no request, and text that can be read."""
 
 import json
-import os
-import shutil
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from conformance.exploring.saved import read_cases
 from conformance.telling.page import render
 from conformance.vectors import load
 from conformance.vectors.load import Vectors
-
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update", "--window-size=1280,1000",
-)  # fmt: skip
-CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
+from tests.telling.page.chromium import Browser, started
 
 CONTRAST = """
 const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
@@ -47,77 +43,10 @@ return [...document.querySelectorAll('select, input, button, a, summary, [role=r
 """
 
 
-class Browser:
-    """A page in Chromium, at one of the places that a reader looks at it from."""
-
-    def __init__(self, driver: Any) -> None:
-        self.driver = driver
-        self.run = driver.execute_script
-
-    def open(self, path: Path, dark: bool = False, width: int = 1280, script: bool = True) -> None:
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-        self.command("Emulation.setEmulatedMedia", features=[scheme])
-        self.command("Emulation.setDeviceMetricsOverride", **size)
-        self.command("Emulation.setScriptExecutionDisabled", value=not script)
-        self.driver.get("about:blank")
-        self.logs("browser"), self.logs("performance")
-        self.driver.get(path.as_uri())
-
-    def command(self, name: str, **arguments: Any) -> Any:
-        return self.driver.execute_cdp_cmd(name, arguments)
-
-    def logs(self, kind: str) -> list[dict[str, Any]]:
-        return list(self.driver.get_log(kind))
-
-    def choose(self, **wanted: str) -> str:
-        """Sets filters as a reader does, and returns what is said of what is left."""
-        self.run("document.getElementById('filters').reset()")
-        for name, value in wanted.items():
-            self.run(
-                "const e = document.getElementById('filters').elements[arguments[0]]; e.value = arguments[1];"
-                "if (e.value !== arguments[1]) throw Error(arguments[1]);"
-                "e.dispatchEvent(new Event('input', {bubbles: true}));",
-                name, value,
-            )  # fmt: skip
-        return self.settled()
-
-    def settled(self) -> str:
-        return self.driver.execute_async_script(
-            "const done = arguments[0]; setTimeout(() => done(document.getElementById('shown').textContent), 200);"
-        )
-
-    def shown(self, selector: str) -> list[str]:
-        """The texts of the elements that are not hidden."""
-        return self.run(
-            "return [...document.querySelectorAll(arguments[0])].filter((e) => e.checkVisibility())"
-            ".map((e) => e.innerText.trim())",
-            selector,
-        )
-
-    def press(self, *keys: str) -> None:
-        for key in keys:
-            self.driver.switch_to.active_element.send_keys(key)
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if CHROMIUM is None or DRIVER is None:
-        reason = "chromium and chromedriver are not installed (Debian: chromium, chromium-driver)"
-        pytest.fail(reason) if os.environ.get("BROWSER_TESTS") == "required" else pytest.skip(reason)
-    webdriver = pytest.importorskip(
-        "selenium.webdriver", reason="selenium is not installed: dependency group browser"
-    )
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    try:
-        yield Browser(driver)
-    finally:
-        driver.quit()
+    with started(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
 
 
 @pytest.fixture
@@ -168,7 +97,7 @@ def test_filters(browser: Browser, page: Path, wanted: dict[str, str], said: str
     assert browser.choose(**wanted) == f"{said} failing cases"
     assert browser.shown("#matrix tbody td") == matrix
     assert len(browser.shown(".failure")) == int(said.split(", ")[1][0])
-    browser.run("document.getElementById('all').open = true")
+    browser.run("for (const box of document.querySelectorAll('.chapter')) box.open = true")
     assert len(browser.shown("#table tbody tr")) == int(said[0])
     assert browser.shown("#none") == ([] if ", 1" in said else ["No failure is left by the filters."])
     browser.choose()
@@ -219,11 +148,57 @@ def test_a_case_a_requirement_and_a_view_have_an_address(browser: Browser, page:
     assert browser.run("return location.hash") == ""
 
 
+def test_chapters_fold_and_count_what_is_left(browser: Browser, page: Path) -> None:
+    keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
+    browser.open(page)
+    chapters = "return [...document.querySelectorAll('.chapter')].map((c) => [c.dataset.chapter, c.open])"
+    assert browser.run(chapters) == [["core", True], ["a", False], ["b", False]]
+    counts = "return [...document.querySelectorAll('.counts')].map((c) => c.textContent.trim())"
+    written = browser.run(counts)
+    assert written == ["\u2717 1 failed", "\u2713 2 passed", "\u2713 1 passed \u2013 1 not supported"]
+    browser.run("document.querySelector('.chapter[data-chapter=a] summary').focus()")
+    browser.press(keys.ENTER)
+    assert browser.run(chapters)[1] == ["a", True]
+    browser.choose(run="1", chapter="b")
+    assert browser.shown(".chapter > summary") == ["b \u2713 1 passed"]
+    assert browser.run(chapters)[2] == ["b", True]
+    browser.choose()
+    assert browser.run(counts) == written
+    browser.open(page)
+    browser.driver.get(f"{page.as_uri()}#b/c")
+    browser.driver.refresh()
+    assert browser.run(chapters) == [["core", True], ["a", False], ["b", True]]
+
+
+def test_a_case_is_saved(browser: Browser, page: Path, tmp_path: Path) -> None:
+    browser.open(page)
+    browser.command("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path / "saved"))
+    browser.run("document.querySelector('.failure').open = true; document.querySelector('.save').click()")
+    path, end = tmp_path / "saved" / "core-plain.json", time.monotonic() + 20
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert [case.id for case in read_cases(path)] == ["core/plain"]
+    assert browser.logs("browser") == []
+
+
 def test_the_command_is_copied(browser: Browser, page: Path) -> None:
     browser.open(page)
     browser.run("document.querySelector('.failure').open = true; document.querySelector('.copy').click()")
     browser.settled()
     assert browser.run("return document.querySelector('.copy').textContent") == "Copied"
+
+
+def test_a_case_that_is_no_file_has_its_command_copied(
+    browser: Browser, tmp_path: Path, make_report: Any, make_case: Any, make_row: Any, page_over: Any
+) -> None:
+    case = replace(make_case(), raises=True)
+    path = tmp_path / "page.html"
+    path.write_text(page_over(make_report(make_row("fail", case=case.id)), cases=(case,)).html, "utf-8")
+    browser.open(path)
+    browser.run("navigator.clipboard.writeText = async (text) => { document.copied = text; }")
+    browser.run("document.querySelectorAll('.copy')[2].click()")
+    browser.settled()
+    assert browser.run("return document.copied") == "mha-conformance show core/plain --json > core-plain.json"
 
 
 def test_keyboard(browser: Browser, page: Path) -> None:

@@ -2,14 +2,20 @@
 
 import base64
 import hashlib
+import json
 import re
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
 
+from conformance.exploring.saved import read_cases
 from conformance.judging.verdict import Diagnosis, Worst
+from conformance.telling.page.failures import failures
 from conformance.telling.requirements import read_requirements
 
 
@@ -43,7 +49,10 @@ def test_it_is_one_file_that_asks_for_nothing(page: Any) -> None:
     for name in ("src", "srcset", "action", "data", "poster", "style"):
         assert not [element for element in page.elements if name in element[1]]
     targets = [a["href"] for tag in ("a", "link") for a in page.all(tag)]
-    assert {target for target in targets if not target.startswith("#")} == {"data:,"}
+    assert {target for target in targets if not target.startswith("#")} == {
+        "data:,",
+        *(a["href"] for a in page.all("a", download="core-plain.json")),
+    }
     assert not re.search(
         r"@import|url\(|fetch\(|XMLHttp|import\(|https?:",
         "".join(page.raw["script"] + page.raw["style"]).replace("http://www.w3.org/2000/svg", ""),
@@ -83,10 +92,9 @@ def test_requirements_by_run(page: Any) -> None:
 
 def test_every_row_by_run(page: Any) -> None:
     table = page.text[page.text.index("case dtype 1 wrong 2 right") :]
-    assert table.startswith(
-        "case dtype 1 wrong 2 right a/b float32 \u2713 0.25 \u2013 core/plain float32 \u2717 "
-    )
-    assert [a["data-v"] for a in page.all("tr") if "data-v" in a] == ["pu", "f."]
+    assert table.startswith("case dtype 1 wrong 2 right core/plain float32 \u2717 ")
+    assert "case dtype 1 wrong 2 right a/b float32 \u2713 0.25 \u2013" in table
+    assert [a["data-v"] for a in page.all("tr") if "data-v" in a] == ["f.", "pu"]
 
 
 def test_a_failure_in_words(page: Any) -> None:
@@ -94,7 +102,8 @@ def test_a_failure_in_words(page: Any) -> None:
     assert re.search(r"core/plain \u2717 float32 output\[[\d, ]+\] is ", page.text), (
         "one line of a closed box"
     )
-    assert f"Copy the command Copy a link {command} A small case of the tests." in page.text
+    save = "Save the case mha-conformance run x.py --case core-plain.json"
+    assert f"Copy the command Copy a link {command} {save} A small case of the tests." in page.text
     assert [b["data-copy"] for b in page.all("button") if "data-copy" in b] == [command]
     assert re.search(
         r"float32 \u2717 fail output\[[\d, ]+\] is \S+, wanted \S+ \+- 1e-06: \S+ times", page.text
@@ -203,3 +212,61 @@ def test_the_worst_element_of_a_report_that_lies(
         worst = Worst("output", index, float("nan"), 1.0, 0.5)
         page = page_over(make_report(make_row("fail", case="core/plain", worst=worst)), cases=(make_case(),))
         assert "got NaN, expected 1, allowed \u00b10.5" in page.text
+
+
+def saved(page: Any) -> Any:
+    """What the first file that a page holds says."""
+    (link, *_) = (a for a in page.all("a") if "download" in a)
+    kind, _, text = link["href"].partition(",")
+    assert kind == "data:application/json"
+    return json.loads(unquote(text))
+
+
+def test_a_failing_case_is_a_file_to_run(page: Any, make_case: Any, tmp_path: Path) -> None:
+    path = tmp_path / "core-plain.json"
+    path.write_text(json.dumps(saved(page)), "utf-8")
+    (found,) = read_cases(path)
+    case = make_case()
+    assert (found.id, found.note, found.covers) == (case.id, case.note, case.covers)
+    for name, array in case.operands("float32").items():
+        np.testing.assert_array_equal(found.inputs[name], array)
+    assert "mha-conformance run x.py --case core-plain.json" in page.text
+
+
+@pytest.mark.parametrize("why", ["refused", "large"])
+def test_a_case_that_is_no_file_has_a_command(
+    why: str, page_over: Any, make_report: Any, make_case: Any, make_row: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = replace(make_case(), raises=why == "refused")
+    if why == "large":
+        monkeypatch.setattr("conformance.telling.page.case_files.MOST_OF_FILE", 100)
+    page = page_over(make_report(make_row("fail", case=case.id)), cases=(case,))
+    assert not [a for a in page.all("a") if "download" in a]
+    assert (
+        "Copy the command for its numbers mha-conformance show core/plain --json > core-plain.json"
+        in page.text
+    )
+
+
+def test_files_end_where_the_page_is_full(make_report: Any, make_case: Any, make_row: Any) -> None:
+    cases = [replace(make_case(), id=f"core/n{n}") for n in range(3)]
+    report = make_report(*(make_row("fail", case=case.id) for case in cases))
+    known = {case.id: case for case in cases}
+    every, _ = failures([report], [known], {})
+    size = len(every[0].file)
+    assert size == len(every[2].file) > 100
+    some, _ = failures([report], [known], {}, most_of_files=2 * size + 1)
+    assert [bool(failure.file) for failure in some] == [True, True, False]
+    assert some[2].file_name == "core-n2.json"
+
+
+def test_chapters_with_failures_come_first_and_are_open(
+    page_over: Any, make_report: Any, make_row: Any
+) -> None:
+    rows = [make_row(case="a/one"), make_row(case="a/two"), make_row("unsupported", case="b/one")]
+    rows += [make_row("fail", case="c/one"), make_row(case="c/two"), make_row("xfail", case="d/one")]
+    page = page_over(make_report(*rows))
+    found = [(a["data-chapter"], "open" in a) for a in page.all("details") if "data-chapter" in a]
+    assert found == [("c", True), ("d", True), ("a", False), ("b", False)]
+    for heading in ("c \u2717 1 failed \u2713 1 passed", "a \u2713 2 passed", "b \u2013 1 not supported"):
+        assert heading in page.text
