@@ -140,7 +140,7 @@ def test_a_file_that_imports_as_if_it_were_in_a_package(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load(str(path))
     assert str(caught.value) == (
-        f"cannot import {path}: ImportError: attempted relative import with no known parent package; "
+        f"cannot import {path}: ImportError: attempted relative import with no known parent package (line 1); "
         "a file has no package: name it as package.module:attribute"
     )
     path.write_text("from math import no_such_function")

@@ -40,6 +40,11 @@ DEFECTS = needing("return_lse", (
            ("ATT-14",), _lse(lambda c, x: x / x.dtype.type(np.log(2)))),
     Defect("lse-is-maximum", "Your lse is the largest logit.", ("ATT-14",),
            {"log": lambda c, total, peak, visible: R.log(c, np.ones_like(total), peak, visible)}),
+    Defect("lse-of-infinite-logits",
+           "The lse of a row whose visible logits are all -inf is -inf, as if the row were empty: it is NaN.",
+           ("ATT-10", "MASK-15"),
+           {"log": lambda c, total, peak, visible: np.where(
+               np.isneginf(peak[..., 0]), peak[..., 0], R.log(c, total, peak, visible))}),
     Defect("lse-not-logarithm", "Your lse is the denominator, not its logarithm.",
            ("ATT-14",), _lse(lambda c, x: np.exp(x))),
     Defect("lse-negated", "The sign of your lse is wrong.", ("ATT-14",), _lse(lambda c, x: -x)),
