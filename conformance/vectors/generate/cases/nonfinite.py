@@ -85,7 +85,7 @@ def _visible() -> Iterator[Draft]:
     yield attend("nonfinite/lse-of-logits-all-minus-inf",
         "The lse of rows whose visible logits are all -inf is NaN, and of rows without a visible key -inf.",
         "ATT-10", "ATT-14", "MASK-15", query=round_to_bits(positive), key=below,
-        mask=np.arange(7) >= np.array([0, 3, 7, 0, 2])[:, None], return_lse=True, return_weights=True)
+        mask=np.arange(7) >= np.array([0, 3, 7, 0, 2])[:, None], return_lse=True)
     yield attend("nonfinite/logits-all-minus-inf-sink",
         "The same with sinks: the sink takes all the weight, and these rows are zero.", "ATT-10", "ATT-12",
         query=round_to_bits(positive), key=below, sinks=np.array([0.5, -1.0, 2.0]))
