@@ -101,7 +101,10 @@ def loop(
         weights = R.normalise(c, raised, summed, visible)
         if visited is not every:  # a row of which no visible key was visited
             weights = np.where(summed == 0, c.wide(0), weights)
-        return weights, R.log(c, summed, final, visible)
+        found = R.log(c, summed, final, visible)
+        if c.sinks is None:  # a row that sees nothing but -inf is no number
+            found = np.where((visible.any(axis=-1, keepdims=True) & np.isneginf(top))[..., 0], np.nan, found)
+        return weights, found.astype(c.wide)
 
     return {"softmax": softmax}
 
