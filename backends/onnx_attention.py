@@ -166,6 +166,5 @@ def _check_place(query: Any, past_key: Any, kv_lengths: Any, q_offset: Any) -> N
     place = (
         np.asarray(kv_lengths) - query.shape[-2] if lengths else 0 if past_key is None else past_key.shape[-2]
     )
-    wanted = 0 if q_offset is None and lengths else place if q_offset is None else q_offset
-    if np.any(np.asarray(wanted) != place):
+    if np.any(np.asarray(0 if q_offset is None else q_offset) != place):
         raise NotImplementedError("the first query stands at the past's length, or at n - q_len with lengths")

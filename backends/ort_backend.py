@@ -62,7 +62,7 @@ class Contrib:
         if query.ndim != 4:
             raise NotImplementedError("there is one batch axis")
         past = 0 if past_key is None else past_key.shape[-2]
-        if is_causal and q_offset is not None and np.any(np.asarray(q_offset) != past):
+        if is_causal and np.any(np.asarray(0 if q_offset is None else q_offset) != past):
             raise NotImplementedError("unidirectional counts from the end of the past")
         batch, heads, q_len, _ = query.shape
         inputs = {
