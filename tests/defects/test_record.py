@@ -145,17 +145,16 @@ def test_bank_judge_and_vectors_have_a_fingerprint_each() -> None:
 
 
 def test_a_fingerprint_is_of_names_and_texts_and_not_of_line_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("conformance.defects.record.PACKAGE", tmp_path)
     one = tmp_path / "a.py"
     one.write_bytes(b"x\ny\n")
-    first = fingerprint([one])
+    first = fingerprint([one], tmp_path)
     one.write_bytes(b"x\r\ny\r\n")
-    assert fingerprint([one]) == first
+    assert fingerprint([one], tmp_path) == first
     one.write_bytes(b"x\nz\n")
-    assert fingerprint([one]) != first
-    assert fingerprint([one.rename(tmp_path / "b.py")]) != first
+    assert fingerprint([one], tmp_path) != first
+    assert fingerprint([one.rename(tmp_path / "b.py")], tmp_path) != first
     assert Record({"bank": "1", "judge": "2"}).changed({"bank": "1", "judge": "3", "vectors": "4"}) == [
         "judge",
         "vectors",

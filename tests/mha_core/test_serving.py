@@ -110,9 +110,10 @@ def test_16_bits_are_computed_in_float32_and_rounded_once(kind, name, dtype):
             assert got[n].dtype == rounded.dtype
 
 
-def counted(monkeypatch, module):
-    """The sizes of each attention that a module asks for from now on."""
+def counted(monkeypatch):
+    """The sizes of each attention of laid out operands from now on."""
     asked = []
+    module = importlib.import_module("mha_core.jax_at_once")
     attend = module.attend
 
     def noted(xp, query, key, value, options, sizes):
@@ -124,7 +125,7 @@ def counted(monkeypatch, module):
 
 
 def test_parts_of_equal_sizes_are_one_attention(monkeypatch):
-    asked = counted(monkeypatch, importlib.import_module("mha_core.packed"))
+    asked = counted(monkeypatch)
     query, key = np.zeros((2, 20, 3)), np.zeros((1, 30, 3))
 
     def attended(q_starts, kv_starts):
@@ -139,7 +140,7 @@ def test_parts_of_equal_sizes_are_one_attention(monkeypatch):
 
 
 def test_pages_are_read_where_a_window_and_causality_leave_keys(monkeypatch):
-    asked = counted(monkeypatch, importlib.import_module("mha_core.paged"))
+    asked = counted(monkeypatch)
     rng = np.random.default_rng(3)
     pages = rng.standard_normal((50, 4, 1, 8))
     pages[20:] = math.nan  # no table that is read has those

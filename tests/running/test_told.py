@@ -163,7 +163,7 @@ def test_a_file_that_lacks_a_library_is_no_backend_of_ours(
         load(str(path))
     assert str(caught.value) == (
         f"cannot import {path}: no module named {library!r}; install it for {sys.executable}, which runs this, "
-        "or put it next to the file"
+        "or put it next to the file (line 1)"
     )
 
 

@@ -2,7 +2,9 @@
 
 import io
 import json
+import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,14 @@ from conformance.names import MHA, SDPA
 from conformance.running import worker
 from conformance.running.messages import Question
 from conformance.running.protocol import decode_array, encode, run_message, start_message
+
+
+@pytest.fixture(autouse=True)
+def opened() -> Iterator[None]:
+    """The suite can be imported again afterwards, which a worker closes to its target."""
+    finders = list(sys.meta_path)
+    yield
+    sys.meta_path[:] = finders
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def grad_output(call: Large, make: Maker, start: int, stop: int) -> Any:
     for column in range(call.d_v):
         there = _same(words & (FIELDS - 1), column % FIELDS)
         columns.append(
-            there * (1 - 2 * (shifted(words, 4 + column // FIELDS % 24) & 1)) + (column == telling)
+            there * (1 - 2 * (shifted(words, 4 + column // FIELDS % 24) & 1)) + int(column == telling)
         )
     return make.floating(make.stacked(columns))
 
