@@ -95,7 +95,7 @@ def _places(view: View, shape: tuple[int, ...], entries: int) -> Iterator[tuple[
     yield "at a place behind the last key", place >= size["kv_len"]
     for tile in (4, *TILES):
         yield f"from query {tile} on", query >= tile
-        yield f"of the queries behind the last whole {tile}", query >= q_len // tile * tile
+        yield f"of the queries behind the last whole {tile}", (query >= q_len // tile * tile) & (q_len > tile)
         yield f"of the first {tile} queries", query < tile
         yield f"from place {tile} on", place >= tile
         yield (
