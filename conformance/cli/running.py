@@ -60,7 +60,7 @@ _LONGER = "fix what hangs, or raise --timeout"
     type=options.FILE,
     metavar="FILE",
     multiple=True,
-    help="Test only the call in a file that `explore --save` wrote (repeatable).",
+    help="Test only the call in a file that `explore --save` or `show --save` wrote (repeatable).",
 )
 @options.report
 @options.junit
