@@ -111,7 +111,7 @@ def plain(query: Any, key: Any, value: Any, *, mask: Any = None, return_weights:
 
 
 @pytest.mark.covers("ATT-10")
-def test_the_same_of_a_saved_case_and_of_a_stored_one(tmp_path: Path) -> None:
+def test_a_saved_case_is_judged_so_too(tmp_path: Path) -> None:
     recipe = replace(BASE, bias="", mask="bhqk-r", weights=True, broken=(("query", "n"),))
     case = certified(recipe).case
     nan = np.isnan(case.expected["weights"].hi)
