@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from conformance.diagnosis.failing import Failure
@@ -45,7 +45,12 @@ def diagnosis_lines(found: Diagnosed, rows: Iterable[Row] = ()) -> list[str]:
         lines.append(f"{counted(unseen, 'failure')} could not be analysed: {_why_unseen(rows)}")
     if found.hurried:
         lines.append("the time for the diagnosis ran out: there may be more to find")
-    conditions = [*split_lines(found.splits), *found.results]
+    noted = any(note.first and 2 * len(note.explained) > found.failed for note in found.notes)
+    places = [place.sentence for place in found.places if not noted]
+    mostly = any(split.failing_elsewhere for split in found.splits[:1])
+    conditions = split_lines(found.splits)
+    conditions = [*places, *conditions] if mostly else [*conditions, *places]
+    conditions += found.results
     # of a condition under which most rows pass, an experiment says more
     vague = any(split.passing > split.failing for split in found.splits[:1])
     before = [*found.experiments, *conditions] if vague else [*conditions, *found.experiments]
@@ -200,6 +205,7 @@ def diagnosis_json(found: Diagnosed) -> dict[str, Any]:
         "explained": found.explained,
         "hurried": found.hurried,
         "splits": list(splits_json(found)),
+        "places": [asdict(place) for place in found.places],
         "results": list(found.results),
         "experiments": list(found.experiments),
         "notes": list(notes_json(found)),

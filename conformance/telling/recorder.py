@@ -189,18 +189,19 @@ class Recorder:
             self._started.accuracy,
             packages=self._started.hello.environment,
         )
-        found = replace(found, experiments=self._experiments(found))
+        found = self._experimented(found)
         self._found, self._rows = found, diagnosed_rows(self._rows, found)
         self._splits, self._notes = splits_json(found), notes_json(found)
         return found
 
-    def _experiments(self, found: "Diagnosed") -> tuple[str, ...]:
-        """What a failing case needs, in sentences, where models leave it open; none if the target starts no more."""
+    def _experimented(self, found: "Diagnosed") -> "Diagnosed":
+        """With what a failing case needs, where models leave it open; as it is if the target starts no more."""
         from conformance.exploring.experiment import experiments, worth_asking
+        from conformance.exploring.needed import settled
 
         assert self._started is not None
         if not worth_asking(found):
-            return ()
+            return found
         with suppress(UsageError):
             needs = experiments(
                 found,
@@ -209,8 +210,8 @@ class Recorder:
                 self._started.accuracy,
                 lambda: start(self._request, None)[0],
             )
-            return tuple(each.sentence for each in needs)
-        return ()
+            return settled(found, needs)
+        return found
 
     def finished(self) -> Finished:
         """What the run has shown, with the files that are written by now."""
