@@ -69,7 +69,7 @@ class Recorder:
         self._stopped = ""
         self._held = held
         self.kept = False  # whether the file holds rows of this run
-        self.noticed = ""  # what wrong answers have in common, seen while it ran
+        self._noticed = resumed.noticed if resumed is not None else ""
         self.sha256 = ""  # of the file as it was written last
 
     def add(self, event: Event) -> None:
@@ -80,7 +80,7 @@ class Recorder:
             self._stopped = event.why
             return
         elif isinstance(event, Noticed):
-            self.noticed = event.what
+            self._noticed = event.what
             return
         else:
             self._rows.append(event)
@@ -155,6 +155,7 @@ class Recorder:
             baseline=self._baseline(rows),
             asked=self._started.total,
             stopped=self._stopped,
+            noticed=self._noticed,
         )
 
     @property
@@ -240,7 +241,6 @@ class Recorder:
         return Finished(
             report,
             summary.by_operation(rows, started.hello),
-            self.noticed,
             finished.diagnosis(self._found, self.compared),
             finished.causes(self._found),
             self._outliers(started.accuracy),
