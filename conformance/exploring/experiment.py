@@ -9,7 +9,9 @@ from conformance.diagnosis.facts import sizes
 from conformance.diagnosis.finding import Diagnosed
 from conformance.exploring.alone import alone
 from conformance.exploring.boundary import condition
+from conformance.exploring.details import told as held
 from conformance.exploring.grow import moved, shrunk, up_to
+from conformance.exploring.lengths import NAMES, between, says_nothing
 from conformance.exploring.needed import Needs
 from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, parts, varied
 from conformance.judging.verdict import Row
@@ -32,18 +34,8 @@ MOST = 2
 """Cases that are changed."""
 LARGE = 2**26
 """Products of two numbers in a call above which it is not changed: it takes too long to judge."""
-NAMES = {"kv_len": "kv_len", "q_len": "q_len", "d_k": "d_k", "d_v": "d_v", "length": "lengths"}
-
 OTHERS = 2
 """Draws of other numbers, before a size is taken for one that passes."""
-LENGTHS = ("kv_len", "q_len", "length")
-PLACED = ("window", "kv_lengths", "is_causal", "q_offset")
-"""Options that say by its place whether a key is seen."""
-SMALL = 7
-"""A number of keys or queries up to which such an option needs it."""
-TRIVIAL = {("kv_len", "2 or more"), ("length", "2 or more")}
-"""Sizes that say nothing: the weight of a single key is one, whatever is wrong with logits."""
-
 Ask = Callable[[Question], Answer]
 
 
@@ -98,12 +90,13 @@ class Experiment:
                         break
             if told and all(each is False for each in told):
                 needed.append(words)
+        options, now = held(now, self.fails, needed, lambda: self._over)
         lengths = list[str]()
         others = [self.fails(otherwise(now, seed)) for seed in range(OTHERS)]
         self._sure = any(others)
         for axis in axes(now):
             words, now = self._size(now, axis)
-            if words and (self._sure or words.endswith("or more")) and not _says_nothing(axis, words, needed):
+            if words and (self._sure or words.endswith("or more")) and not says_nothing(axis, words, needed):
                 lengths.append(f"{NAMES[axis]} {words}")
         most = up_to(now, self._ever)
         if most and not self._over:
@@ -111,14 +104,14 @@ class Experiment:
                 (words for words in lengths if words.startswith("q_len ") and words.endswith(" or more")), ""
             )
             lengths = [words for words in lengths if words != least]
-            lengths.append(_between(least.removeprefix("q_len ").removesuffix(" or more") or "1", most))
+            lengths.append(between(least.removeprefix("q_len ").removesuffix(" or more") or "1", most))
         if all(other is False for other in others):
-            needed.append("numbers such as these")
-        if self._over and not needed and not lengths:
+            options.append("numbers such as these")
+        if self._over and not options and not lengths:
             return None
         return Needs(
             self._row.case, self._row.dtype, "raises" if self._row.judged == "error" else "is wrong",
-            self._case.operation, tuple(needed), tuple(lengths), tuple(free), untried=tuple(untried),
+            self._case.operation, tuple(options), tuple(lengths), tuple(free), untried=tuple(untried),
         )  # fmt: skip
 
     @property
@@ -184,28 +177,6 @@ class Experiment:
         if self._over:
             words = ""
         return words or "", failing[least]
-
-
-def _says_nothing(axis: str, words: str, needed: Iterable[str]) -> bool:
-    """Whether a size is only what weights need to differ, or what an option needs to hide and to show something."""
-    if (axis, words) in TRIVIAL:
-        return True
-    smallest = words.removesuffix(" or more")
-    placed = {name for words in needed for name in PLACED if f"`{name}`" in words}
-    return (
-        axis in LENGTHS
-        and smallest.isdigit()
-        and words != smallest
-        and int(smallest) <= SMALL
-        and bool(placed)
-    )
-
-
-def _between(least: str, most: int) -> str:
-    """Numbers of queries in words."""
-    if least == str(most):
-        return f"q_len {most}"
-    return f"q_len {most} at most" if least == "1" else f"q_len {least} to {most}"
 
 
 def _products(v: Varied) -> int:
@@ -290,5 +261,5 @@ def _covered(case: Case, needs: Needs) -> bool:
         return False
     if layer[0] != layer[1] or case.gradients != needs.operation.endswith("_vjp"):
         return False
-    names = {words.strip("`") for words in needs.options if words.startswith("`") and words.endswith("`")}
+    names = {words.split("`")[1] for words in needs.options if words.startswith("`")}
     return names <= {*case.inputs, *case.options}

@@ -114,7 +114,7 @@ def test_a_length_is_not_said_that_only_keeps_lengths_apart() -> None:
 
     needs = needs_of("pairs/lengths-softcap-bias-value-dim", target(rises))
     assert needs is not None
-    assert needs.options == ("several batch entries", "`kv_lengths`")
+    assert needs.options == ("several batch entries", "`kv_lengths` (not in descending order)")
     assert needs.sizes == ()
 
 
