@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from conformance.diagnosis.facts import sizes
 from conformance.diagnosis.finding import Diagnosed
-from conformance.exploring.alone import alone
+from conformance.exploring.alone import alone, behind
 from conformance.exploring.boundary import condition
 from conformance.exploring.details import told as held
 from conformance.exploring.grow import moved, shrunk, up_to
@@ -30,6 +30,8 @@ COSTLY = 2**9
 KNOWN = 0.8
 """The share of what fails and can be compared that models reproduce without contradiction, from which on no experiment
 is made."""
+FEW = 6
+"""Cases of a run below which an experiment is made though a model explains them, if no condition is known."""
 MOST = 2
 """Cases that are changed."""
 LARGE = 2**26
@@ -186,8 +188,9 @@ def _products(v: Varied) -> int:
 
 
 def worth_asking(found: Diagnosed) -> bool:
-    """Whether models and notes leave it open why most of what fails, and can be compared, does."""
-    return len(_known(found)) < KNOWN * found.compared
+    """Whether models and notes leave it open why most of what fails does; a model of few cases may fit by chance."""
+    few = found.cases < FEW and not found.splits and any(finding.explained for finding in found.findings)
+    return few or len(_known(found)) < KNOWN * found.compared
 
 
 def _known(found: Diagnosed) -> set[tuple[str, str]]:
@@ -212,6 +215,7 @@ def experiments(
     The second is one that the first does not cover. `start` gives an asker of the target, for each of them.
     """
     known, told = {case.id: case for case in cases}, _known(found)
+    few = len(told) >= KNOWN * found.compared  # then all of it may be chance
     failing = [
         row
         for row in rows
@@ -219,9 +223,10 @@ def experiments(
         and row.judged in ("fail", "error")
         and not known[row.case].raises
         and known[row.case].operation in DENSE  # the others have no lengths that are cut
-        and row.key not in told
+        and (row.key not in told or few)
     ]
     failing.sort(key=lambda row: _work(known[row.case]))
+    told_else = bool(found.splits or found.places or found.notes)
     needs: list[Needs] = []
     until, tried = time.process_time() + seconds, 0
     while failing and tried < MOST:
@@ -240,10 +245,11 @@ def experiments(
             raise
         asker.close()
         if needed is not None and needed.alone:  # only what fails without earlier calls can be told more of
+            after = behind(row, case, policy, start)
             others = alone(failing, known, policy, start, until)
-            needed, failing = replace(needed, others=others.sentence), [*others.failing]
+            needed, failing = replace(needed, others=others.sentence, behind=after), [*others.failing]
         # that all can be left out says nothing beside a condition
-        if needed is not None and (needed.alone or needed.options or needed.sizes or not found.splits):
+        if needed is not None and (needed.alone or needed.options or needed.sizes or not told_else):
             needs.append(needed)
     return tuple(needs)
 
