@@ -10,8 +10,8 @@ from conformance.diagnosis.finding import Diagnosed
 from conformance.exploring.alone import alone, behind
 from conformance.exploring.boundary import condition
 from conformance.exploring.details import told as held
-from conformance.exploring.grow import moved, shrunk, up_to
-from conformance.exploring.lengths import NAMES, between, says_nothing
+from conformance.exploring.grow import LONGEST, moved, shrunk, stretched, stretches, up_to
+from conformance.exploring.lengths import NAMES, between, of_tiles, says_nothing
 from conformance.exploring.needed import Needs
 from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, parts, varied
 from conformance.judging.verdict import Row
@@ -152,7 +152,9 @@ class Experiment:
         failing = {most: v}
 
         def fails(n: int) -> bool | None:
-            if n not in known:
+            if n > most:
+                known.setdefault(n, self._ever(stretched(v, axis, n)))
+            elif n not in known:
                 for way in (
                     cut,
                     shrunk,
@@ -176,6 +178,9 @@ class Experiment:
         words = condition(least, fails, ASKS, most) if most > 1 else ""
         if not words and least > 1 and fails(least - 1) is False:
             words = f"{least} or more"
+        if not words and stretches(v, axis):  # none of its own sizes tells of tiles
+            more = condition(least, fails, ASKS, LONGEST) or ""
+            words = more if of_tiles(more) else ""
         if self._over:
             words = ""
         return words or "", failing[least]

@@ -100,6 +100,13 @@ def test_what_fails_alone_is_looked_at_where_earlier_calls_leave_something() -> 
     assert sinks.options == ("`sinks`",)
 
 
+@pytest.mark.parametrize("tile", [16, 32])
+def test_tiles_that_a_small_call_does_not_fill_are_told(tile: int) -> None:
+    needs = needs_of("attention/softcap", target(lambda _given, _, kv_len: kv_len % tile != 0))
+    assert needs is not None
+    assert needs.sizes == (f"kv_len no multiple of {tile}",)
+
+
 def test_what_is_kept_by_its_shape_is_told_by_another_call_before() -> None:
     def start() -> InProcess:
         kept: dict[tuple[int, ...], Any] = {}
