@@ -1,6 +1,6 @@
 """What failing rows have in common and passing rows have not: a condition on dtype, options and sizes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from conformance.diagnosis.facts import conditions
 from conformance.diagnosis.failing import Asked
+from conformance.diagnosis.where import Where
 from conformance.judging.verdict import Row
 from conformance.vectors.case import Array, Case
 
@@ -45,8 +46,10 @@ class Split:
     rows: frozenset[tuple[str, str]]  # case and dtype of those that it holds for
 
 
-def splits(rows: Iterable[Row], cases: Iterable[Case]) -> tuple[Split, ...]:
+def splits(rows: Iterable[Row], cases: Iterable[Case], places: Iterable[Where] = ()) -> tuple[Split, ...]:
     """Conditions for the failing rows of each kind, beside all rows that pass; calls to be refused are left out.
+
+    That a call has one of some places is a condition as well.
 
     It is a decision list by description length: a condition is worth the bits that it spares whoever
     has to say which rows fail.
@@ -54,20 +57,24 @@ def splits(rows: Iterable[Row], cases: Iterable[Case]) -> tuple[Split, ...]:
     known = {case.id: case for case in cases if not case.raises}
     seen = [row for row in rows if row.executed and row.case in known]
     kinds = dict.fromkeys(row.judged for row in seen if row.failed)
+    asked = {row.case: known[row.case] for row in seen}
+    within = {each.words: {name for name, case in asked.items() if each.within(case)} for each in places}
     found: list[Split] = []
     for kind in kinds:
         those = [row for row in seen if not row.failed or row.judged == kind]
-        found += _of_kind(kind, those, [Asked(known[row.case], row.dtype) for row in those])
+        found += _of_kind(kind, those, [Asked(known[row.case], row.dtype) for row in those], within)
     return tuple(found)
 
 
-def _of_kind(kind: str, rows: Sequence[Row], asked: Sequence[Asked]) -> list[Split]:
+def _of_kind(
+    kind: str, rows: Sequence[Row], asked: Sequence[Asked], within: Mapping[str, Set[str]]
+) -> list[Split]:
     failing = np.array([row.failed for row in rows])
     each = len(rows) / len({row.case for row in rows})  # dtypes of a case, which tend to fail alike
     left, found = np.ones(len(rows), dtype=bool), list[Split]()
     while len(found) < MOST and (left & failing).any() and not failing[left].all():
         here = np.flatnonzero(left).tolist()
-        best = _best([asked[n] for n in here], failing[here], each)
+        best = _best([asked[n] for n in here], failing[here], each, within)
         if best is None:
             break
         words, holds = best
@@ -96,9 +103,12 @@ def _of_kind(kind: str, rows: Sequence[Row], asked: Sequence[Asked]) -> list[Spl
     return found
 
 
-def _best(asked: Sequence[Asked], failing: Array, each: float) -> tuple[str, Array] | None:
+def _best(
+    asked: Sequence[Asked], failing: Array, each: float, within: Mapping[str, Set[str]]
+) -> tuple[str, Array] | None:
     """The condition, or up to three that hold at once, which spares most bits; None where that may be chance."""
     found = list(conditions(asked, failing))
+    found += [(words, np.array([a.case.id in those for a in asked]), True) for words, those in within.items()]
     if not found:
         return None  # nothing tells the rows apart
     words, columns, rare = zip(*found, strict=True)

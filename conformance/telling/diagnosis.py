@@ -45,11 +45,19 @@ def diagnosis_lines(found: Diagnosed, rows: Iterable[Row] = ()) -> list[str]:
         lines.append(f"{counted(unseen, 'failure')} could not be analysed: {_why_unseen(rows)}")
     if found.hurried:
         lines.append("the time for the diagnosis ran out: there may be more to find")
-    conditions = [*split_lines(found.splits), *found.results]
-    # of a condition under which most rows pass, an experiment says more
-    vague = any(split.passing > split.failing for split in found.splits[:1])
+    results = [sentence for each in found.results for sentence in each.sentences]
+    there = _there(found)
+    conditions = [*split_lines(found.splits, there), *results]
+    # of a condition under which most rows pass, an experiment says more, unless it is known where in these rows
+    vague = any(split.passing > split.failing for split in found.splits[:1]) and not there
     before = [*found.experiments, *conditions] if vague else [*conditions, *found.experiments]
     return [*before, *lines]
+
+
+def _there(found: Diagnosed) -> str:
+    """Where in the rows of the first condition numbers are wrong; empty where forward calls and gradients differ."""
+    condition = found.splits[0].condition if found.splits else ""
+    return "".join(each.there(condition) for each in found.results if each.alone)
 
 
 def _why_unseen(rows: Iterable[Row]) -> str:
@@ -112,20 +120,24 @@ def _is(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def split_lines(splits: Sequence[Split]) -> list[str]:
-    """What failing rows have in common and passing rows have not, a sentence for each condition."""
-    return told_splits(split_json(split) for split in splits)
+def split_lines(splits: Sequence[Split], there: str = "") -> list[str]:
+    """What failing rows have in common and passing rows have not, a sentence for each condition.
+
+    `there` is what holds in all rows that are wrong: `only in the gradient of key`.
+    """
+    return told_splits((split_json(split) for split in splits), there)
 
 
-def told_splits(splits: Iterable[Mapping[str, Any]]) -> list[str]:
+def told_splits(splits: Iterable[Mapping[str, Any]], there: str = "") -> list[str]:
     """The same, of conditions as they stand in a report."""
     lines, told = [], set[str]()
     for split in splits:
         kind, elsewhere = split["verdict"], split["failing_elsewhere"]
         verb = KINDS.get(kind, "fails")
         who = f"Of the other rows it {verb}" if kind in told else f"It {verb}"
+        part = f", and there {there}" if there and kind == "fail" and kind not in told else ""
         lines.append(
-            f"{who} {'mostly' if elsewhere else 'only'} {split['condition']}: {split['failing']} of "
+            f"{who} {'mostly' if elsewhere else 'only'} {split['condition']}{part}: {split['failing']} of "
             f"{counted(split['failing'] + split['passing'], 'row')} there, {elsewhere} of "
             f"{elsewhere + split['passing_elsewhere']} elsewhere."
         )
@@ -200,7 +212,7 @@ def diagnosis_json(found: Diagnosed) -> dict[str, Any]:
         "explained": found.explained,
         "hurried": found.hurried,
         "splits": list(splits_json(found)),
-        "results": list(found.results),
+        "results": [sentence for each in found.results for sentence in each.sentences],
         "experiments": list(found.experiments),
         "notes": list(notes_json(found)),
         "findings": [_finding_json(finding) for finding in found.findings],
