@@ -15,7 +15,7 @@ from conformance.oracle.composed import Asked, compose
 from conformance.oracle.least import DRAWS, SHARE, least_limits, less_sure, looks_right
 from conformance.oracle.second import Second
 from conformance.oracle.tiers import First
-from conformance.oracle.unasked import filled, free_weights, in_doubt
+from conformance.oracle.unasked import in_doubt
 from conformance.vectors.case import Array, Bound, Case, Golden, held_in
 from conformance.vectors.generate.build import UnjudgedDraftError, build
 from conformance.vectors.generate.draft import Draft
@@ -55,7 +55,6 @@ class Certified:
     policies: tuple[str, ...]  # those that have bounds here
     second: Asked
     confirmed: dict[str, Array] = field(default_factory=dict)  # bool: elements that the second tier has given
-    free: Array | None = None  # bool: weights that may be anything
 
     def judge(self, outputs: Mapping[str, Array], policy: str = "eager") -> Judgement:
         """The judgement of an answer; no failure is reported that ball arithmetic does not confirm.
@@ -75,7 +74,6 @@ class Certified:
                 for key, x in outputs.items()
                 if key in self.case.expected or key not in self.case.inputs
             }
-        outputs = self._asked(outputs)
         if not self.case.judged(self.dtype, policy):
             raise UnjudgedError(self.unjudged(policy))
         for _ in range(ROUNDS):
@@ -96,7 +94,6 @@ class Certified:
         policy = self.case.policy(self.dtype, policy)
         if not self.case.judged(self.dtype, policy):
             return None
-        outputs = self._asked(outputs)
         judgement = judge(self.case, self.dtype, policy, outputs)
         if judgement.verdict == "fail":
             return None
@@ -105,13 +102,6 @@ class Certified:
             return None
         # by larger bounds the grade may be the other one
         return None if judgement.grade == "eager" and self._graded else judgement
-
-    def _asked(self, outputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """The outputs, with NaN in weights that may be anything."""
-        if self.free is None or "weights" not in outputs:
-            return outputs
-        weights = filled(outputs["weights"], self.case.expected["weights"], self.free)
-        return {**outputs, "weights": weights}
 
     @property
     def _graded(self) -> bool:
@@ -275,8 +265,6 @@ def certify(
     if look and case.gradients:
         case = replace(case, expected={key: less_sure(golden) for key, golden in case.expected.items()})
     found = Certified(case, dtype, errors, policies, second)
-    if "weights" in case.expected and (free := free_weights(problem, case.expected["weights"])).any():
-        found.free = free
     if not look:
         _admit(found)
     return found

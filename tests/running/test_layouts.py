@@ -73,3 +73,12 @@ def test_it_is_said_before_the_first_failure(target, words):
 def test_nothing_is_said_of_what_another_layout_does_not_help(target):
     assert not any(isinstance(event, Noticed) for event in events(target))
     assert any(isinstance(event, Row) and event.failed for event in events(target)) == (target is unscaled)
+
+
+def test_it_is_said_of_an_output_next_to_what_nobody_asked_for():
+    def talkative(query, key, value):
+        return {"output": half_flash(query, key, value), "lse": query[..., 0]}
+
+    talkative.features = set()
+    (noticed,) = (event for event in events(talkative) if isinstance(event, Noticed))
+    assert "is right with its heads and length exchanged" in noticed.what
