@@ -150,7 +150,7 @@ def _sizes(of: Sequence[Mapping[str, int]], failing: Array) -> Iterator[tuple[st
         bad = size[failing]
         for low, high in pairwise(np.unique(size).tolist()):
             if high == bad.min():
-                yield _more(low, one, many), size > low
+                yield more(name, low), size > low
             if low == bad.max():
                 yield _most(low, one, many), size <= low
         if name in ("q_len", "kv_len"):
@@ -174,7 +174,9 @@ def _sizes(of: Sequence[Mapping[str, int]], failing: Array) -> Iterator[tuple[st
     yield "with more queries than keys", q_len > kv_len
 
 
-def _more(low: int, one: str, many: str) -> str:
+def more(name: str, low: int) -> str:
+    """That a size is above a number, in words: `with more than 32 queries`."""
+    one, many = SIZES[name]
     return f"with {many} above {low}" if one == many else f"with more than {low} {one if low == 1 else many}"
 
 
