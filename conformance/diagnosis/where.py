@@ -9,12 +9,12 @@ import numpy as np
 
 from conformance.diagnosis.agree import Side, Wrong
 from conformance.diagnosis.laid import Laid
-from conformance.diagnosis.places import Place, places
+from conformance.diagnosis.regions import Region, regions
 from conformance.names import DENSE
 from conformance.vectors.case import Array, Case
 
-PLACES = tuple(places())
-NEEDED = 10.0 + log2(len(PLACES))
+REGIONS = tuple(regions())
+NEEDED = 10.0 + log2(len(REGIONS))
 """Bits that a place has to spare, its name among them: fewer may be chance."""
 EACH = 10.0
 """Bits of one case that count there, so that no place is told of by a single one."""
@@ -41,12 +41,12 @@ class Where:
 
     names: tuple[str, ...]
     words: str  # "behind the first 32 keys"
-    place: Place
+    region: Region
 
     def within(self, case: Case) -> bool:
         """Whether a call has such a part."""
         return any(
-            _inside(Laid(case, name, golden.hi.shape, golden.rows), self.place)
+            _inside(Laid(case, name, golden.hi.shape, golden.rows), self.region)
             for name, golden in case.expected.items()
             if name in self.names
         )
@@ -60,10 +60,10 @@ def where(rows: Sequence[Wrong], names: tuple[str, ...], passes: Sequence[Case])
     seen = [each for row in rows for name in names for each in _wronged(row, name)]
     if not seen:
         return None
-    spared = ((_spared(seen, place), words, place) for words, place in PLACES)
+    spared = ((_spared(seen, region), words, region) for words, region in REGIONS)
     sure = [
-        (sum(bits), Where(names, words, place))
-        for bits, words, place in spared
+        (sum(bits), Where(names, words, region))
+        for bits, words, region in spared
         if sum(min(n, EACH) for n in bits) >= NEEDED
     ]
     most = max((bits for bits, _ in sure), default=0.0)
@@ -73,9 +73,9 @@ def where(rows: Sequence[Wrong], names: tuple[str, ...], passes: Sequence[Case])
     return min(near, key=lambda each: sum(map(each.within, passes)))
 
 
-def _inside(laid: Laid, place: Place) -> bool:
+def _inside(laid: Laid, region: Region) -> bool:
     try:
-        return bool(place(laid).any())
+        return bool(region(laid).any())
     except ValueError:
         return False
 
@@ -101,12 +101,12 @@ def _shows(side: Side, laid: Laid) -> Array:
     return np.asarray(shows)
 
 
-def _spared(seen: Sequence[Wronged], place: Place) -> list[float]:
+def _spared(seen: Sequence[Wronged], region: Region) -> list[float]:
     """Bits by which a place shortens the list of what is wrong, of each case; none where something lies elsewhere."""
     by_case: dict[tuple[str, str], float] = {}
     for each in seen:
         try:
-            holds = place(each.laid)
+            holds = region(each.laid)
         except ValueError:
             return []
         if (each.wrong & ~holds).any():

@@ -13,13 +13,13 @@ from conformance.defects.implementation import Implementation
 from conformance.defects.reference import REFERENCE
 from conformance.defects.visibility import visibility
 from conformance.diagnosis.laid import Laid
-from conformance.diagnosis.places import places
+from conformance.diagnosis.regions import regions
 from conformance.diagnosis.search import diagnose
 from conformance.telling.diagnosis import diagnosis_lines
 from conformance.vectors.case import Array, Case
 from conformance.vectors.load import load_vectors
 
-PLACES = dict(places())
+REGIONS = dict(regions())
 CASES = tuple(
     case
     for case in load_vectors().cases
@@ -124,4 +124,4 @@ def test_nothing_is_said_where_a_mistake_is_everywhere_that_it_shows() -> None:
 def test_a_result_without_such_an_axis_has_no_such_place(words: str) -> None:
     case = next(c for c in GRADIENTS if "sinks" in c.inputs and c.shapes["query"][-3] > 1)
     with pytest.raises(ValueError, match="no axis"):
-        PLACES[words](Laid(case, "sinks" if words != "at the first head" else "key", (1,), None))
+        REGIONS[words](Laid(case, "sinks" if words != "at the first head" else "key", (1,), None))

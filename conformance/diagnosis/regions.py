@@ -9,7 +9,7 @@ import numpy as np
 from conformance.diagnosis.laid import Laid
 from conformance.vectors.case import Array
 
-Place = Callable[[Laid], Array]
+Region = Callable[[Laid], Array]
 """Which elements of a result it is, broadcastable to the result; ValueError where the result has no such axis."""
 TILES = (2, 3, 4, 8, 16, 24, 32, 48, 64, 128, 256)
 """Queries, keys or channels that programs take at once."""
@@ -52,7 +52,7 @@ TILED: dict[str, Callable[[Any], Any]] = {
 """The same, of whether it sees some key of each tile, (..., q_len, tiles)."""
 
 
-def places() -> Iterator[tuple[str, Place]]:
+def regions() -> Iterator[tuple[str, Region]]:
     """Parts of a result, the more usual ones first."""
     for words, test in ROWS.items():
         yield words, partial(_row, test=test)
