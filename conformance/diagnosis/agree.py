@@ -97,6 +97,15 @@ class Wrong:
             if name in self.failure.case.expected
         }
 
+    @property
+    def rights(self) -> Mapping[str, tuple[Array, Array, Golden]]:
+        """Of each result of a right shape: where it is right, what came, and what is wanted."""
+        return {
+            name: (side.right, side.held, side.golden)
+            for name, side in (self._sides or {}).items()
+            if side.golden is not None
+        }
+
     @cached_property
     def clear(self) -> bool:
         """Whether some number is off by far more than the judge allows: what is nearly right is not the same."""

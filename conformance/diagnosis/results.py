@@ -34,19 +34,31 @@ class Results:
     @property
     def sentences(self) -> tuple[str, ...]:
         """`Only the gradient of key is wrong: ...`, `The gradient of key is wrong only at the last key, ...`."""
+        return (*self.which, *(self._sentence(place) for place in self.places))
+
+    @property
+    def which(self) -> tuple[str, ...]:
+        """Which results are wrong, in a sentence, if some never are."""
+        if not self.right:
+            return ()
+        are = "are" if len(self.wrong) > 1 else "is"
+        rest = f"{_joined(self.right)} {'are' if len(self.right) > 1 else 'is'}"
+        rest = rest if len(self.right) <= NAMED else "the others are"
+        return (f"Only {self._named(self.wrong)} {are} wrong: {rest} right {self._looked}.",)
+
+    def untold(self, lines: Sequence[str]) -> tuple[str, ...]:
+        """The sentences without places that some lines tell of."""
+        told = "".join(lines)
+        return (*self.which, *(self._sentence(place) for place in self.places if place.words not in told))
+
+    def _sentence(self, place: Where) -> str:
+        name, are = self._named(place.names), "are" if len(place.names) > 1 else "is"
+        return f"{name[0].upper()}{name[1:]} {are} wrong only {place.words}, {self._looked}."
+
+    @property
+    def _looked(self) -> str:
         rows = "in the failing row" if self.rows == 1 else f"in all {self.rows} failing rows"
-        said = []
-        if self.right:
-            are = "are" if len(self.wrong) > 1 else "is"
-            good = self.right
-            rest = f"{_joined(good)} {'are' if len(good) > 1 else 'is'}"
-            rest = rest if len(good) <= NAMED else "the others are"
-            said.append(f"Only {self._named(self.wrong)} {are} wrong: {rest} right {rows} looked at.")
-        for each in self.places:
-            name = self._named(each.names)
-            are = "are" if len(each.names) > 1 else "is"
-            said.append(f"{name[0].upper()}{name[1:]} {are} wrong only {each.words}, {rows} looked at.")
-        return tuple(said)
+        return f"{rows} looked at"
 
     def there(self, condition: str) -> str:
         """The same as a part of a sentence on rows of a condition: `only in the gradient of key, at the last key`."""

@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from conformance.diagnosis.facts import sizes
 from conformance.diagnosis.finding import Diagnosed
+from conformance.exploring.alone import alone
 from conformance.exploring.boundary import condition
-from conformance.exploring.explain import joined
-from conformance.exploring.grow import up_to
+from conformance.exploring.grow import moved, shrunk, up_to
+from conformance.exploring.needed import Needs
 from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, parts, varied
 from conformance.judging.verdict import Row
 from conformance.names import DENSE, MHA, MHA_VJP, REDUCED_POLICIES
@@ -35,39 +36,15 @@ NAMES = {"kv_len": "kv_len", "q_len": "q_len", "d_k": "d_k", "d_v": "d_v", "leng
 
 OTHERS = 2
 """Draws of other numbers, before a size is taken for one that passes."""
+LENGTHS = ("kv_len", "q_len", "length")
+PLACED = ("window", "kv_lengths", "is_causal", "q_offset")
+"""Options that say by its place whether a key is seen."""
+SMALL = 7
+"""A number of keys or queries up to which such an option needs it."""
 TRIVIAL = {("kv_len", "2 or more"), ("length", "2 or more")}
 """Sizes that say nothing: the weight of a single key is one, whatever is wrong with logits."""
 
 Ask = Callable[[Question], Answer]
-
-
-@dataclass(frozen=True)
-class Needs:
-    """What one case needs to fail."""
-
-    case: str
-    dtype: str
-    verb: str  # how it fails
-    operation: str
-    options: tuple[str, ...]
-    sizes: tuple[str, ...]
-    free: tuple[str, ...]  # what it fails without as well
-    alone: bool = False  # whether it passes if it is asked alone
-    untried: tuple[str, ...] = ()  # what time did not allow to leave out
-
-    @property
-    def sentence(self) -> str:
-        """`By experiment OPERATION is wrong only with a past and kv_len 65 or more; the same without mask (...)`."""
-        if self.alone:
-            return (
-                f"By experiment {self.case} at {self.dtype} passes when it is asked alone in a new process: "
-                "earlier calls leave something behind (IND-4)."
-            )
-        what = [*self.options, *self.sizes]
-        takes = f"only with {joined(what)}" if what else "whatever is left out of the call"
-        free = f"; the same without {joined(self.free)}" if self.free else ""
-        left = f"; not tried without {joined(self.untried)}" if self.untried else ""
-        return f"By experiment {self.operation} {self.verb} {takes}{free}{left} ({self.case}, {self.dtype})."
 
 
 class Experiment:
@@ -121,12 +98,12 @@ class Experiment:
                         break
             if told and all(each is False for each in told):
                 needed.append(words)
-        lengths = []
+        lengths = list[str]()
         others = [self.fails(otherwise(now, seed)) for seed in range(OTHERS)]
         self._sure = any(others)
         for axis in axes(now):
             words, now = self._size(now, axis)
-            if words and (self._sure or words.endswith("or more")) and (axis, words) not in TRIVIAL:
+            if words and (self._sure or words.endswith("or more")) and not _says_nothing(axis, words, needed):
                 lengths.append(f"{NAMES[axis]} {words}")
         most = up_to(now, self._ever)
         if most and not self._over:
@@ -177,10 +154,20 @@ class Experiment:
         """What is said of a size, and the call with the smallest that was found to fail."""
         most = extent(v, axis)
         known: dict[int, bool | None] = {most: True}
+        failing = {most: v}
 
         def fails(n: int) -> bool | None:
             if n not in known:
-                known[n] = self._ever(cut(v, axis, n))
+                for way in (
+                    cut,
+                    shrunk,
+                    moved,
+                ):  # lengths and offsets that are cut may be what fails no longer
+                    smaller = way(v, axis, n)
+                    known[n] = self._ever(smaller) if way is cut or smaller is not v else known[n]
+                    if known[n]:
+                        failing[n] = smaller
+                        break
             return known[n]
 
         least = most
@@ -196,7 +183,22 @@ class Experiment:
             words = f"{least} or more"
         if self._over:
             words = ""
-        return words or "", cut(v, axis, least) if least < most else v
+        return words or "", failing[least]
+
+
+def _says_nothing(axis: str, words: str, needed: Iterable[str]) -> bool:
+    """Whether a size is only what weights need to differ, or what an option needs to hide and to show something."""
+    if (axis, words) in TRIVIAL:
+        return True
+    smallest = words.removesuffix(" or more")
+    placed = {name for words in needed for name in PLACED if f"`{name}`" in words}
+    return (
+        axis in LENGTHS
+        and smallest.isdigit()
+        and words != smallest
+        and int(smallest) <= SMALL
+        and bool(placed)
+    )
 
 
 def _between(least: str, most: int) -> str:
@@ -251,9 +253,10 @@ def experiments(
     failing.sort(key=lambda row: _work(known[row.case]))
     needs: list[Needs] = []
     until, tried = time.process_time() + seconds, 0
-    for row in failing:
+    while failing and tried < MOST:
+        row = failing.pop(0)
         case = known[row.case]
-        if tried == MOST or _work(case) > LARGE or time.process_time() > until:
+        if _work(case) > LARGE or time.process_time() > until:
             break
         if any(_covered(case, each) for each in needs):
             continue
@@ -265,6 +268,9 @@ def experiments(
             asker.kill()
             raise
         asker.close()
+        if needed is not None and needed.alone:  # only what fails without earlier calls can be told more of
+            others = alone(failing, known, policy, start, until)
+            needed, failing = replace(needed, others=others.sentence), [*others.failing]
         # that all can be left out says nothing beside a condition
         if needed is not None and (needed.alone or needed.options or needed.sizes or not found.splits):
             needs.append(needed)
@@ -281,7 +287,7 @@ def _covered(case: Case, needs: Needs) -> bool:
     """Whether a case has the options that another one needs, so that it may fail for the same reason."""
     layer = case.operation in (MHA, MHA_VJP), needs.operation in (MHA, MHA_VJP)
     if needs.alone:
-        return True
+        return False
     if layer[0] != layer[1] or case.gradients != needs.operation.endswith("_vjp"):
         return False
     names = {words.strip("`") for words in needs.options if words.startswith("`") and words.endswith("`")}

@@ -1,11 +1,12 @@
-"""A call with more queries than its case has: whether a mistake ends where there are many of them."""
+"""A call with more queries than its case has, and one with fewer keys that keeps the order of its lengths."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
-from conformance.exploring.vary import LATER, TABLES, Varied
+from conformance.exploring.vary import LATER, TABLES, Varied, cut, extent
+from conformance.vectors.case import Array
 
 MOST = 32
 """Queries of a case above which it is not given more."""
@@ -35,3 +36,42 @@ def up_to(v: Varied, fails: Callable[[Varied], bool | None]) -> int | None:
         else:
             high = middle
     return least
+
+
+def shrunk(v: Varied, axis: str, to: int) -> Varied:
+    """The call with an axis of keys cut, where lengths and offsets shrink with it; itself where there are none.
+
+    A length that is cut may be as long as all keys, and an offset may lie behind them: what fails then passes.
+    """
+    if not _placed(v, axis):
+        return v
+    before = _past(v)
+    share = (before + to) / max(before + extent(v, axis), 1)
+    return _with_places(v, cut(v, axis, to), lambda x: np.ceil(x * share))
+
+
+def moved(v: Varied, axis: str, to: int) -> Varied:
+    """The same, where lengths and offsets are less by as many keys as are cut, so that they differ as they did."""
+    if not _placed(v, axis):
+        return v
+    less = extent(v, axis) - to
+    return _with_places(v, cut(v, axis, to), lambda x: np.where(x > 0, np.maximum(x - less, 0), x))
+
+
+def _placed(v: Varied, axis: str) -> bool:
+    return axis in ("kv_len", "length") and (v.given("kv_lengths") or v.given("q_offset"))
+
+
+def _past(v: Varied) -> int:
+    return v.inputs["past_key"].shape[-2] if "past_key" in v.inputs else 0
+
+
+def _with_places(v: Varied, smaller: Varied, change: Callable[[Array], Array]) -> Varied:
+    """A smaller call, with the lengths and offsets of the larger one, changed."""
+    found, options = dict(smaller.inputs), dict(smaller.options)
+    for name in ("kv_lengths", "q_offset"):
+        if name in v.inputs:
+            found[name] = change(v.inputs[name]).astype(v.inputs[name].dtype)
+    if isinstance(options.get("q_offset"), int):
+        options["q_offset"] = int(change(np.asarray(options["q_offset"])))
+    return replace(smaller, inputs=found, options=options)

@@ -17,7 +17,10 @@ class Found(Protocol):
 
 
 def refined(splits: Iterable[Split], found: Iterable[Found]) -> tuple[Split, ...]:
-    """The conditions, with `more than 24 queries` for `more than 32` where no row has from 25 to 32."""
+    """The conditions, with `more than 24 queries` for `more than 32` where no row has from 25 to 32.
+
+    One size that passes in a case may be the least that fails in another: of one row more than a tile little is wrong.
+    """
     told = [each for needs in found for each in needs.sizes]
     return tuple(_refined(split, told) for split in splits)
 
@@ -27,7 +30,7 @@ def _refined(split: Split, told: Sequence[str]) -> Split:
         for words in told:
             name, least = _least(words)
             same = gap.size in (("q_len", "kv_len") if name == "lengths" else (name,))
-            if same and gap.low < least <= gap.high + 1:
+            if same and gap.low <= least <= gap.high + 1:
                 condition = split.condition.replace(gap.said, more(gap.size, least - 1))
                 return replace(split, condition=condition, gaps=())
     return split

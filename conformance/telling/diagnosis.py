@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from conformance.diagnosis.failing import Failure
@@ -45,9 +45,13 @@ def diagnosis_lines(found: Diagnosed, rows: Iterable[Row] = ()) -> list[str]:
         lines.append(f"{counted(unseen, 'failure')} could not be analysed: {_why_unseen(rows)}")
     if found.hurried:
         lines.append("the time for the diagnosis ran out: there may be more to find")
-    results = [sentence for each in found.results for sentence in each.sentences]
     there = _there(found)
-    conditions = [*split_lines(found.splits, there), *results]
+    noted = any(note.first and 2 * len(note.explained) > found.failed for note in found.notes)
+    places = [place.sentence for place in found.places if not noted]
+    mostly = any(split.failing_elsewhere for split in found.splits[:1])
+    conditions = split_lines(found.splits, there)
+    conditions = [*places, *conditions] if mostly else [*conditions, *places]
+    conditions += [sentence for each in found.results for sentence in each.untold(conditions)]
     # of a condition under which most rows pass, an experiment says more, unless it is known where in these rows
     vague = any(split.passing > split.failing for split in found.splits[:1]) and not there
     before = [*found.experiments, *conditions] if vague else [*conditions, *found.experiments]
@@ -212,6 +216,7 @@ def diagnosis_json(found: Diagnosed) -> dict[str, Any]:
         "explained": found.explained,
         "hurried": found.hurried,
         "splits": list(splits_json(found)),
+        "places": [asdict(place) for place in found.places],
         "results": [sentence for each in found.results for sentence in each.sentences],
         "experiments": list(found.experiments),
         "notes": list(notes_json(found)),

@@ -30,7 +30,6 @@ from conformance.version import SUITE_VERSION
 
 if TYPE_CHECKING:
     from conformance.diagnosis.finding import Diagnosed
-    from conformance.exploring.experiment import Needs
 
 WRITE_SECONDS = 1.0
 """How long a computed row may wait to be written."""
@@ -180,7 +179,6 @@ class Recorder:
     def diagnose(self) -> "Diagnosed":
         """Looks for known mistakes that explain what fails; from now on the report and its rows name them."""
         from conformance.diagnosis.search import diagnose  # which takes long to import
-        from conformance.exploring.refine import refined
         from conformance.telling.diagnosis import diagnosed_rows, notes_json, splits_json
 
         assert self._started is not None
@@ -190,29 +188,29 @@ class Recorder:
             self._started.accuracy,
             packages=self._started.hello.environment,
         )
-        needs = self._experiments(found)
-        sentences = tuple(each.sentence for each in needs)
-        found = replace(found, experiments=sentences, splits=refined(found.splits, needs))
+        found = self._experimented(found)
         self._found, self._rows = found, diagnosed_rows(self._rows, found)
         self._splits, self._notes = splits_json(found), notes_json(found)
         return found
 
-    def _experiments(self, found: "Diagnosed") -> tuple["Needs", ...]:
-        """What a failing case needs, where models leave it open; none if the target starts no more."""
+    def _experimented(self, found: "Diagnosed") -> "Diagnosed":
+        """With what a failing case needs, where models leave it open; as it is if the target starts no more."""
         from conformance.exploring.experiment import experiments, worth_asking
+        from conformance.exploring.needed import settled
 
         assert self._started is not None
         if not worth_asking(found):
-            return ()
+            return found
         with suppress(UsageError):
-            return experiments(
+            needs = experiments(
                 found,
                 self._rows,
                 self._vectors.cases,
                 self._started.accuracy,
                 lambda: start(self._request, None)[0],
             )
-        return ()
+            return settled(found, needs)
+        return found
 
     def finished(self) -> Finished:
         """What the run has shown, with the files that are written by now."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
@@ -43,6 +44,11 @@ def heads(case: Case, name: str) -> int:
     return shape[-3] if len(shape) > 2 else 0
 
 
+def product(case: Case, one: str, other: str) -> int:
+    """Of two sizes."""
+    return sizes(case)[one] * sizes(case)[other]
+
+
 CONDITIONS = {
     "at float16": lambda case, dtype: dtype == "float16",
     "in the layer": lambda case, _: case.operation == "multi_head_attention",
@@ -61,6 +67,11 @@ CONDITIONS = {
     "where several query heads share a key head and where `attn_bias` differs between heads": lambda c, _: (
         "gqa" in c.features and heads(c, "attn_bias") > 1
     ),
+    "where `window` has an open side": lambda c, _: None in c.options.get("window", ()),
+    "where `kv_lengths` is not in descending order": lambda c, _: bool(
+        "kv_lengths" in c.inputs and (np.diff(c.inputs["kv_lengths"].reshape(-1)) > 0).any()
+    ),
+    "with batch entries times query heads above 12": lambda c, _: product(c, "batch", "heads") > 12,
     "with more than 64 keys and with fewer than 8 keys in the last 64": lambda c, _: (
         sizes(c)["kv_len"] > 64 and 0 < sizes(c)["kv_len"] % 64 < 8
     ),

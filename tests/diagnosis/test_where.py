@@ -68,9 +68,6 @@ def padding_in_tiles(c: Call, x: Array) -> Array:
 
 def test_keys_from_a_number_on() -> None:
     said = lines(spoiled("key", keys_behind), GRADIENTS)
-    assert any(
-        line.startswith("The gradient of key is wrong only behind the first 16 keys, in ") for line in said
-    )
     assert said[0].startswith(
         "It is wrong only behind the first 16 keys, and there only in the gradient of key: "
     )

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 import mha_core
-from conformance.diagnosis.finding import Diagnosed
-from conformance.exploring.experiment import Experiment, Needs, experiments, worth_asking
+from conformance.defects.bank import DEFECTS
+from conformance.diagnosis.finding import Diagnosed, Finding
+from conformance.diagnosis.search import models
+from conformance.exploring.experiment import Experiment, experiments, worth_asking
+from conformance.exploring.needed import Needs, settled
 from conformance.exploring.vary import axes, changes, cut, extent, otherwise, varied
 from conformance.judging.verdict import Row
 from conformance.running.messages import Question
@@ -75,6 +78,44 @@ def test_what_passes_alone_tells_of_earlier_calls() -> None:
     needs = Experiment(CASES["attention/softcap"], row, "eager", right.ask, float("inf")).needs()
     assert needs is not None
     assert needs.sentence.endswith("alone in a new process: earlier calls leave something behind (IND-4).")
+
+
+def test_what_fails_alone_is_looked_at_where_earlier_calls_leave_something() -> None:
+    def start() -> InProcess:
+        left = list[bool]()
+
+        def spoils(given: Mapping[str, Any], *_: int) -> bool:
+            left.append("softcap" in given)
+            return any(left[:-1]) or "sinks" in given
+
+        return target(spoils)
+
+    some = ("attention/softcap", "sizes/d-k-1", "sizes/d-k-2", "attention/sinks-large")
+    asker, cases = start(), [CASES[name] for name in some]
+    rows = [answered(Question(case, "float32"), "eager", asker) for case in cases]
+    assert [row.failed for row in rows] == [False, True, True, True]
+    state, sinks = experiments(Diagnosed((), 3, 3), rows, cases, "eager", start)
+    assert "passes when it is asked alone" in state.sentence
+    assert "(IND-4). 1 of 2 other calls fail without those before them." in state.sentence
+    assert sinks.options == ("`sinks`",)
+
+
+def test_mistakes_that_explain_little_are_not_said_beside_state() -> None:
+    state = Needs("a/b", "float32", "", "scaled_dot_product_attention", (), (), (), alone=True)
+    (model,) = models(DEFECTS[:1])[:1]
+    found = Diagnosed((Finding(model, (), 9),), 9, 9)
+    assert not settled(found, [state]).findings
+    assert settled(found, [replace(state, alone=False)]).findings
+
+
+def test_a_length_is_not_said_that_only_keeps_lengths_apart() -> None:
+    def rises(given: Mapping[str, Any], *_: int) -> bool:
+        return "kv_lengths" in given and bool((np.diff(given["kv_lengths"]) > 0).any())
+
+    needs = needs_of("pairs/lengths-softcap-bias-value-dim", target(rises))
+    assert needs is not None
+    assert needs.options == ("several batch entries", "`kv_lengths`")
+    assert needs.sizes == ()
 
 
 def test_the_second_case_lacks_what_the_first_needs() -> None:

@@ -1,0 +1,57 @@
+"""What a case needs to fail, in a sentence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from conformance.diagnosis.finding import Diagnosed
+from conformance.exploring.explain import joined
+from conformance.exploring.refine import refined
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What one case needs to fail."""
+
+    case: str
+    dtype: str
+    verb: str  # how it fails
+    operation: str
+    options: tuple[str, ...]
+    sizes: tuple[str, ...]
+    free: tuple[str, ...]  # what it fails without as well
+    alone: bool = False  # whether it passes if it is asked alone
+    others: str = ""  # what other failing calls do alone
+    untried: tuple[str, ...] = ()  # what time did not allow to leave out
+
+    @property
+    def sentence(self) -> str:
+        """`By experiment OPERATION is wrong only with a past and kv_len 65 or more; the same without mask (...)`."""
+        if self.alone:
+            others = f" {self.others}" if self.others else ""
+            return (
+                f"By experiment {self.case} at {self.dtype} passes when it is asked alone in a new process: "
+                f"earlier calls leave something behind (IND-4).{others}"
+            )
+        what = [*self.options, *self.sizes]
+        takes = f"only with {joined(what)}" if what else "whatever is left out of the call"
+        free = f"; the same without {joined(self.free)}" if self.free else ""
+        left = f"; not tried without {joined(self.untried)}" if self.untried else ""
+        return f"By experiment {self.operation} {self.verb} {takes}{free}{left} ({self.case}, {self.dtype})."
+
+
+def settled(found: Diagnosed, needs: Sequence[Needs]) -> Diagnosed:
+    """A diagnosis with what was found by experiment, without mistakes that this makes unlikely.
+
+    What earlier calls leave behind is no mistake of a formula: one that explains few of the rows does so by chance.
+    """
+    findings, results = found.findings, found.results
+    if any(each.alone for each in needs):
+        results = ()  # what is left behind may lie anywhere
+        findings = tuple(f for f in findings if not f.contradicted and 2 * f.explains > found.failed)
+    return replace(
+        found,
+        experiments=tuple(each.sentence for each in needs),
+        splits=refined(found.splits, needs),
+        findings=findings,
+        results=results,
+    )
