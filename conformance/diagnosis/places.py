@@ -24,7 +24,7 @@ PAIRED = 20
 """Conditions that are tried with every other."""
 ENOUGH = 2
 """Cases that have right rows beside wrong ones."""
-ONLY = 0.99
+ONLY = 0.95
 """The share of what is wrong that has to lie in the rows of a condition."""
 MOSTLY = 0.6
 """The share of the rows of a condition that have to be wrong."""
@@ -32,8 +32,12 @@ CLOSER = 0.75
 """The same among the rows of failing calls alone."""
 CLOSE = 0.85
 """The same of two conditions at once."""
-HALF, NEARLY = 0.5, 0.9
-"""What these shares are at least where each row counts the same, not each call."""
+HALF = 0.5
+"""The share of the rows of a condition that are wrong, where each row counts the same, not each call."""
+MOST_OF = 0.75
+"""The share of what is wrong that lies in rows of a condition which are nearly all wrong."""
+FEW = 0.1
+"""The share of the other rows that may be wrong."""
 TELLING = 0.25
 """Bits of a call's rows that a condition has to spare, on average over the calls that have rows of both kinds."""
 SECOND = 0.25
@@ -109,6 +113,7 @@ def by_places(failures: Sequence[Failure], passes: Sequence[Asked], policy: str)
 
 def _best(failing: Sequence[Rows], passing: Sequence[Rows]) -> Place | None:
     looked = _together(failing, passing)
+    among = looked.those(looked.failing)
     spared = _spared(looked, looked.holds)
     best = int(np.argmax(spared))
     holds, bits = looked.holds[best], float(spared[best])
@@ -117,18 +122,20 @@ def _best(failing: Sequence[Rows], passing: Sequence[Rows]) -> Place | None:
         return None
     for one in np.argsort(-spared, kind="stable")[:PAIRED]:
         both = looked.holds & looked.holds[one]
-        more = _spared(looked, both, CLOSE)
+        # a second one has to leave out right rows of the failing calls as well, else it is a condition on calls
+        inside = _spared(among, both[:, looked.failing], CLOSE)
+        alone = _spared(among, looked.holds[None, one, looked.failing], 0.0)
+        more = np.where(inside > alone + SECOND, _spared(looked, both, CLOSE), -np.inf)
         other = int(np.argmax(more))
         if more[other] > bits + SECOND and other != one:
             which, holds, bits = (int(one), other), both[other], float(more[other])
-    if (
-        bits < TELLING
-        or _spared(looked.those(looked.failing), holds[None, looked.failing], CLOSER)[0] < TELLING
-    ):
+    if bits < TELLING or _spared(among, holds[None, looked.failing], CLOSER)[0] < TELLING:
         return None
     words, forms = list(failing[0].conditions), {call.form for call in failing}
     holds, wrong = holds[looked.failing], looked.wrong[looked.failing]
-    if (holds & wrong).sum() < max(HALF * holds.sum(), NEARLY * wrong.sum()):  # by numbers of rows as well
+    if (holds & wrong).sum() < max(HALF * holds.sum(), MOST_OF * wrong.sum()):  # by numbers of rows as well
+        return None
+    if wrong[~holds].mean() > FEW:
         return None
     return Place(
         " and ".join(words[n] for n in sorted(which)),
@@ -188,8 +195,10 @@ def _rows(failure: Failure, policy: str, shape: tuple[int, ...]) -> tuple[Array,
         if name not in RESULTS:
             continue
         if golden.rows is not None and not right.all():
-            right, held = _every(failure, policy, name, golden)
-        bad = ~right if name == "lse" else (~right).any(axis=-1)
+            right, held = _every(failure, policy, name, golden) or (right, held)
+        bad = np.asarray(~right if name == "lse" else (~right).any(axis=-1))
+        if name != "output" and shape[1] == 1:
+            bad = np.asarray(bad.any(axis=-2))  # a layer has heads in these alone
         partial = golden.rows is not None and bad.shape[-1] == len(golden.rows)
         queries = np.array(golden.rows, np.int64) if partial else np.arange(shape[2])
         if bad.size != shape[0] * shape[1] * len(queries):
@@ -201,12 +210,12 @@ def _rows(failure: Failure, policy: str, shape: tuple[int, ...]) -> tuple[Array,
     return wrong, there, forms.pop() if len(forms) == 1 else ""
 
 
-def _every(failure: Failure, policy: str, name: str, golden: Golden) -> tuple[Array, Array]:
+def _every(failure: Failure, policy: str, name: str, golden: Golden) -> tuple[Array, Array] | None:
     """Where all rows are right, as far as the reference tells, those too that the golden has not; and what came."""
     known = shared(failure.case, failure.dtype)
     got = (failure.outputs or {})[name].astype(np.float64)
     if known is None:
-        return np.ones(0, bool), got
+        return None
     wanted = known.compute({})[name].astype(np.float64)
     bound = golden.bounds[failure.dtype][failure.case.policy(failure.dtype, policy)]
     most = LOOSE * float(allowed(bound).max(initial=0))
@@ -227,6 +236,7 @@ def _spared(looked: Looked, holds: Array, share: float = MOSTLY) -> Array:
     every, all_bad = weight.sum(), (weight * wrong).sum()
     spared = _bits(all_bad, every) - _bits(bad, inside) - _bits(all_bad - bad, every - inside)
     good = (bad >= ONLY * all_bad) & (bad >= share * inside)
+    good |= (bad >= MOST_OF * all_bad) & (bad >= ONLY * inside)
     return np.where(good, spared / looked.mixed, -np.inf)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from conformance.diagnosis.peaks import of_logits
 from conformance.names import DENSE
 from conformance.vectors.case import Array, Case
 from conformance.vectors.case_view import View
@@ -27,9 +28,11 @@ def of_rows(case: Case) -> dict[str, Array] | None:
     if not 0 < entries * heads * q_len * max(kv_len, 1) <= LARGE:
         return None
     sees: Array = view.visible.reshape(entries, heads, q_len, kv_len)
+    found = of_logits(case, sees)
     if view.layer:
         sees = np.asarray(sees.any(axis=1, keepdims=True))
-    found = dict(_keys(sees))
+        found = {words: np.asarray(rows.any(axis=1, keepdims=True)) for words, rows in found.items()}
+    found |= dict(_keys(sees))
     found |= dict(_places(view, sees.shape, entries))
     found |= dict(_entries(view, sees))
     return {words: np.broadcast_to(rows, sees.shape[:3]) for words, rows in found.items()}

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from conformance.judging.layout import LAID, OTHER, WANTED, exchanged, exchanged_operands, right_exchanged
 from conformance.names import SDPA
-from conformance.oracle.certify import Certified, UnjudgedError, certify
+from conformance.oracle.certified import Certified, UnjudgedError
+from conformance.oracle.certify import certify
 from conformance.oracle.given import given
 from conformance.vectors.case import Array
 

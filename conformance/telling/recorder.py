@@ -67,7 +67,7 @@ class Recorder:
         self._stopped = ""
         self._held = held
         self.kept = False  # whether the file holds rows of this run
-        self.noticed = ""  # what wrong answers have in common, seen while it ran
+        self._noticed = resumed.noticed if resumed is not None else ""
         self.sha256 = ""  # of the file as it was written last
 
     def add(self, event: Event) -> None:
@@ -78,7 +78,7 @@ class Recorder:
             self._stopped = event.why
             return
         elif isinstance(event, Noticed):
-            self.noticed = event.what
+            self._noticed = event.what
             return
         else:
             self._rows.append(event)
@@ -153,6 +153,7 @@ class Recorder:
             baseline=self._baseline(rows),
             asked=self._started.total,
             stopped=self._stopped,
+            noticed=self._noticed,
         )
 
     @property
@@ -229,7 +230,6 @@ class Recorder:
         return Finished(
             report,
             summary.by_operation(rows, started.hello),
-            self.noticed,
             finished.diagnosis(self._found, rows),
             finished.causes(self._found),
             self._outliers(started.accuracy),

@@ -55,6 +55,16 @@ def packed(c: Call) -> Array:
     return found
 
 
+def largest(c: Call) -> Array:
+    """The largest of the visible logits of plain calls (B, H, q_len); NaN of the others."""
+    if c.attn_bias is not None or c.softcap is not None or c.past_key is not None or c.sinks is None:
+        return np.full((*c.batch, c.heads, c.q_len), np.nan)
+    keys = np.repeat(c.key, c.heads // c.kv_heads, axis=-3).swapaxes(-1, -2)
+    logits = c.query @ keys * (c.d_k**-0.5 if c.scale is None else c.scale)
+    found: Array = np.where(visibility(REFERENCE, c), logits, -np.inf).max(axis=-1, initial=-np.inf)
+    return found
+
+
 def late(sees: Array, tile: int) -> Array:
     """Whether a row sees a key, but none of its first so many (B, H, q_len)."""
     found: Array = sees.any(axis=-1) & ~sees[..., :tile].any(axis=-1)
@@ -66,6 +76,9 @@ ROWS: dict[str, Callable[[Call, Array], Any]] = {
     "from query 32 on": lambda c, sees: np.arange(c.q_len) >= 32,
     "from packed row 64 on (query times heads of a key head)": lambda c, sees: packed(c) >= 64,
     "that see a key, but none of the first 32": lambda c, sees: late(sees, 32),
+    "whose sink is below their largest logit": lambda c, _: (
+        largest(c) > np.asarray(0 if c.sinks is None else c.sinks[:, None])
+    ),
     "of another query head than the first of a key head": lambda c, sees: (
         (np.arange(c.heads) % max(c.heads // max(c.kv_heads, 1), 1))[:, None] > 0
     ),

@@ -16,9 +16,11 @@ from conformance.exploring.claims import Claims
 from conformance.exploring.draw import draw
 from conformance.exploring.needs import needs
 from conformance.exploring.recipe import Recipe, read_token, token
+from conformance.exploring.saved import case_file
 from conformance.exploring.smaller import given, without
 from conformance.exploring.stored import stored_file
-from conformance.exploring.trial import certify_recipe
+from conformance.exploring.trial import Tried, certify_recipe
+from conformance.judging.verdict import Row
 from conformance.names import DENSE, DTYPES, FEATURES, MHA, SDPA
 from conformance.oracle import Certified, UnjudgedError, certify
 from conformance.running.invoke import call
@@ -72,6 +74,17 @@ def test_a_value_that_some_row_does_not_see_needs_strict_masking() -> None:
     assert len(set(needed.values())) == 2
 
 
+def test_a_saved_case_says_that_it_needs_strict_masking() -> None:
+    causal = replace(BASE, bias="", causal=True, offset=0, kv_len=3, broken=(("value", "n"),))
+    for stream in range(24):
+        recipe = replace(causal, stream=stream)
+        case = certified(recipe).case
+        row = Row(case.id, case.operation, "float32", "fail", case.covers, case.features)
+        found = case_file(Tried(recipe, row, case), case.id, "always", "", "x.py:f", "eager", "")
+        assert set(found["features"]) == needs(recipe) | set(case.features)
+        assert "strict_masking" not in case.features, "which is why the file has to say it"
+
+
 def certified(recipe: Recipe) -> Certified:
     found = certify_recipe(recipe, "explore/broken")
     assert found is not None
@@ -111,7 +124,7 @@ def plain(query: Any, key: Any, value: Any, *, mask: Any = None, return_weights:
 
 
 @pytest.mark.covers("ATT-10")
-def test_the_same_of_a_saved_case_and_of_a_stored_one(tmp_path: Path) -> None:
+def test_a_saved_case_is_judged_so_too(tmp_path: Path) -> None:
     recipe = replace(BASE, bias="", mask="bhqk-r", weights=True, broken=(("query", "n"),))
     case = certified(recipe).case
     nan = np.isnan(case.expected["weights"].hi)

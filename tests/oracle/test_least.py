@@ -10,7 +10,7 @@ from conformance.exploring.draw import draw
 from conformance.exploring.recipe import Recipe, token
 from conformance.exploring.trial import certify_recipe
 from conformance.names import FEATURES, SDPA, SDPA_VJP
-from conformance.oracle.certify import Certified
+from conformance.oracle.certified import Certified
 
 FEATURES_DRAWN = frozenset(f for f in FEATURES if f != "validation")
 POLICY = {"float64": "eager", "float32": "tf32t", "bfloat16": "fused", "float16": "eager"}
