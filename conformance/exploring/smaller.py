@@ -15,6 +15,8 @@ BROKEN = "NaN or infinity in "
 FAR_LSES = "O7"
 """Lses whose exponentials no float32 holds."""
 TILES = (8, 16, 32, 64, 128, 256)
+TURNS = 4
+"""How often a size that passed is asked with other numbers."""
 
 OFF: dict[str, dict[str, Any]] = {
     "again": {"again": ""}, "memory": {"memory": ()}, "poison": {"poison": ""}, "return_weights": {"weights": False},
@@ -189,11 +191,53 @@ def row_alone(recipe: Recipe, row: int) -> Recipe:
     return of_queries(r, 1, from_end=False)
 
 
-def of_width(recipe: Recipe, name: str, width: int) -> Recipe:
+def of_width(recipe: Recipe, width: int, name: str = "both") -> Recipe:
     """Another width of heads; where both are the same they stay so."""
     if name == "both":
         return replace(recipe, d_k=width, d_v=width)
     return replace(recipe, **{name: width})  # type: ignore[arg-type]
+
+
+def of_window(recipe: Recipe, left: int | None = None, right: int | None = None) -> Recipe:
+    """Another reach of the window to one side."""
+    old = recipe.window or (None, None)
+    return replace(recipe, window=(old[0] if left is None else left, old[1] if right is None else right))
+
+
+def of_kind(recipe: Recipe, name: str, words: str) -> Recipe:
+    """Another mask or another bias."""
+    return replace(recipe, mask=words) if name == "mask" else replace(recipe, bias=words)
+
+
+def of_length(place: int, recipe: Recipe, length: int) -> Recipe:
+    """Another length of one entry; the same recipe where all are alike."""
+    if not isinstance(recipe.lengths, tuple):
+        return recipe
+    return _tied(recipe, replace(recipe, lengths=_other(recipe.lengths, place, length)))
+
+
+def of_rows(place: int, recipe: Recipe, count: int) -> Recipe:
+    """Another number of queries of one part; the same recipe where all are alike."""
+    if not isinstance(recipe.queries, tuple):
+        return recipe
+    return _tied(recipe, replace(recipe, queries=_other(recipe.queries, place, count)))
+
+
+def standing(place: int, recipe: Recipe, offset: int) -> Recipe:
+    """Another offset of one entry."""
+    assert isinstance(recipe.offset, tuple)
+    return replace(recipe, offset=_other(recipe.offset, place, offset))
+
+
+def _other(numbers: tuple[int, ...], place: int, number: int) -> tuple[int, ...]:
+    return (*numbers[:place], number, *numbers[place + 1 :])
+
+
+def _tied(before: Recipe, r: Recipe) -> Recipe:
+    """Of an operation with parts or pages: queries that stood at the end of their keys stay there."""
+    if not r.served:
+        return r
+    return parts.at_the_end(mended(r)) if parts.tied(before) else mended(r)
 
 
 def candidates(size: int, least: int = 1) -> list[int]:
@@ -232,3 +276,18 @@ def operands(recipe: Recipe) -> list[str]:
     found += ["weights"] if recipe.layer else []
     found += ["biases"] if recipe.biases else []
     return found
+
+
+def by_chance(recipe: Recipe) -> bool:
+    """Whether its numbers are no plain ones, so that another size may pass because of what they are there."""
+    plain = (ZEROS, ONES, RAMP)
+    return bool(recipe.broken) or any(recipe.family(name) not in plain for name in operands(recipe))
+
+
+def other_numbers(recipe: Recipe) -> Iterator[Recipe]:
+    """The same call with other small integers in place of its numbers that are not plain."""
+    r = recipe
+    for name in operands(r):
+        r = r if r.family(name) in (ZEROS, ONES, RAMP) else r.made_of(name, "i")
+    for turn in range(1, TURNS + 1):
+        yield replace(r, stream=r.stream + turn)

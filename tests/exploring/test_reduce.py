@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from conformance.exploring.arrays import arrays
 from conformance.exploring.claims import Claims
 from conformance.exploring.coverage import Coverage
@@ -58,6 +60,21 @@ def test_widths_go_down_apart() -> None:
     assert (reduced.d_k, reduced.d_v) == (65, 1)
     tied = Reduction(ask, first, lambda recipe: recipe.d_k == recipe.d_v, dtypes=("float32",)).run().recipe
     assert (tied.d_k, tied.d_v) == (65, 65)
+
+
+def test_a_size_that_passed_by_chance_is_asked_with_other_numbers() -> None:
+    """The second entry is wrong where its queries differ in sign; at a width of one the first numbers do not."""
+
+    def ask(recipe: Recipe) -> Tried:
+        signs = set(np.sign(arrays(recipe)["query"][-1, ..., 0]).ravel()) if recipe.batch == (2,) else set()
+        return Tried(recipe, row(recipe, "fail" if {-1.0, 1.0} <= signs else "pass"))
+
+    recipe = Recipe(SDPA, "float32", (2,), q_len=2, kv_len=3, d_k=5, d_v=5, stream=1).made_of("query", "S")
+    narrow = replace(recipe, d_k=1, d_v=1)
+    assert ask(recipe).failed
+    assert not ask(narrow).failed
+    reduced = Reduction(ask, ask(recipe), lambda recipe: True, dtypes=("float32",)).run().recipe
+    assert (reduced.q_len, reduced.kv_len, reduced.d_k, reduced.d_v) == (2, 1, 1, 1)
 
 
 def test_the_calls_before_differ_in_what_is_named() -> None:
