@@ -130,9 +130,11 @@ def of_entries(recipe: Recipe, entries: tuple[int, ...]) -> Recipe:
 
 def of_batch(recipe: Recipe, count: int) -> Recipe:
     """The first entries, or as many more of the same."""
-    if recipe.entries > EXPLICIT or count > EXPLICIT:
-        alike = recipe.lengths is None and recipe.queries is None and not recipe.offset
-        return replace(recipe, batch=(count,)) if alike or recipe.served else recipe
+    if recipe.served and max(recipe.entries, count) > EXPLICIT:
+        return replace(recipe, batch=(count,))
+    if count > EXPLICIT:
+        own = any(isinstance(each, tuple) for each in (recipe.lengths, recipe.queries, recipe.offset))
+        return recipe if own else replace(recipe, batch=(count,))
     return of_entries(recipe, tuple(n % max(recipe.entries, 1) for n in range(count)))
 
 

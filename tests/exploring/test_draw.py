@@ -33,8 +33,8 @@ def digest(claims: Claims, seed: int, count: int) -> str:
 
 
 PINNED = {
-    "small": "1b54ae996a09f8e03281dfd24219183d2eae689634b240a875b0d60015df4186",
-    "kernel": "359d6f4c1914022c776aa3c10e34fd8d24976ac4f5330ee037009176875212d3",
+    "small": "3a7b3cf728d680f22b2b8b833e29efaacca86fa47ccd2a0e3908afe324d41f8f",
+    "kernel": "04af87e51d04955df8c8f8e4f39d480661e55b5fd9dff2e3df56705870f76fb8",
 }
 """Tokens and arrays of some cases of seed 7; whoever changes the draw changes them, and says so in the changelog."""
 

@@ -1,8 +1,10 @@
 """The reduction goes on only with calls that the oracle confirms."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pytest
 
 from conformance.exploring.arrays import arrays
 from conformance.exploring.claims import Claims
@@ -49,6 +51,21 @@ def test_lengths_that_have_to_be_alike_go_down_together() -> None:
     first = ask(Recipe(SDPA, "float32", (3,), kv_len=481, lengths=(480,) * 3))
     reduced = Reduction(ask, first, lambda recipe: True, dtypes=("float32",)).run().recipe
     assert (reduced.kv_len, reduced.lengths) == (2, (1, 1))
+
+
+@pytest.mark.parametrize(
+    "more", [{"causal": True, "offset": -1}, {"causal": True, "offset": "*", "lengths": "*"}]
+)
+def test_many_entries_go_down(more: dict[str, Any]) -> None:
+    """The third of many entries is wrong: three are left, whatever their lengths and offsets."""
+
+    def ask(recipe: Recipe) -> Tried:
+        kept = recipe.lengths is not None if "lengths" in more else recipe.offset == more["offset"]
+        wrong = recipe.entries > 2 and recipe.causal and kept
+        return Tried(recipe, row(recipe, "fail" if wrong else "pass"))
+
+    first = ask(Recipe(SDPA, "float32", (300,), q_len=2, kv_len=1, stream=1, **more))
+    assert Reduction(ask, first, lambda recipe: True, dtypes=("float32",)).run().recipe.batch == (3,)
 
 
 def test_widths_go_down_apart() -> None:
