@@ -6,7 +6,7 @@ import pytest
 
 from conformance.dtypes import cast
 from conformance.errors import UsageError
-from conformance.exploring.arrays import arrays, changed, options
+from conformance.exploring.arrays import arrays, changed, options, segments
 from conformance.exploring.claims import OPTIONS, PATHS, Claims
 from conformance.exploring.counter import Dice, grid, key
 from conformance.exploring.draw import draw
@@ -141,6 +141,13 @@ def test_what_a_case_is_said_to_need_is_what_the_suite_says() -> None:
 def test_a_smaller_array_has_the_numbers_of_its_places() -> None:
     whole = numbers("n0", (3, 5, 4), "float32", "query", 8)
     assert np.array_equal(numbers("n0", (2, 3, 2), "float32", "query", 8), whole[:2, :3, :2])
+
+
+@pytest.mark.parametrize(("stream", "narrow"), [(1, np.float32), (3, np.float64)])
+def test_numbers_of_segments_are_alike_in_floating_point(stream: int, narrow: type) -> None:
+    """Two segments of a call are one where their numbers are compared as floating-point numbers."""
+    _, of_keys = segments(Recipe(SDPA, "float32", kv_len=9, segments="b-v", stream=stream))
+    assert np.unique(of_keys.astype(narrow)).size < np.unique(of_keys).size
 
 
 def test_words_are_those_of_every_machine() -> None:
