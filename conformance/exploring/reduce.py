@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from conformance.exploring import broken, parts, smaller, worst
+from conformance.exploring import broken, parts, plain, smaller, worst
 from conformance.exploring.numbers import RAMP, SCRAMBLED, ZEROS
 from conformance.exploring.recipe import EXPLICIT, Recipe
 from conformance.exploring.trial import Tried
@@ -14,9 +14,8 @@ from conformance.names import PACKED, PAGED
 
 CALLS = 110
 ROUNDS = 3
-MASKS = ("f", "t", "h")
 BIASES = (ZEROS, "O", RAMP, "i", "n0")
-"""Kinds of masks and biases, the plainest first."""
+"""Kinds of biases, the plainest first."""
 
 
 class Asks(Protocol):
@@ -143,8 +142,8 @@ class Reduction:
 
     def _plain_at_once(self) -> None:
         r = self.now
-        plain = [RAMP, SCRAMBLED]
-        for value in plain:
+        families = [RAMP, SCRAMBLED]
+        for value in families:
             made = r.made_of("query", ZEROS).made_of("key", ZEROS).made_of("value", value)
             if self.take(smaller.mended(made) if r.served else made):
                 return
@@ -188,9 +187,9 @@ class Reduction:
         }  # fmt: skip
         for name, make in makers.items():
             for n in (1, 2):
-                if not smaller.by_chance(self.now) or n >= getattr(self.now, name):
+                if not plain.by_chance(self.now) or n >= getattr(self.now, name):
                     break
-                if self.first(smaller.other_numbers(make(self.now, n))):
+                if self.first(plain.other_numbers(make(self.now, n))):
                     break
 
     def _widths(self) -> None:
@@ -209,8 +208,8 @@ class Reduction:
             self.take(smaller.of_width(self.now, min(self.now.d_k, self.now.d_v)))
 
     def _numbers(self) -> None:
-        for operand in smaller.operands(self.now):
-            self.first(smaller.plainer(self.now, operand))
+        for operand in plain.operands(self.now):
+            self.first(plain.plainer(self.now, operand))
 
     def _values(self) -> None:
         """Lengths, offsets, windows, masks and scalars to plain ones."""
@@ -235,7 +234,7 @@ class Reduction:
                 self._down(left, lambda r, n: smaller.of_window(r, left=n), least=0)
             if right is not None and right > 0:
                 self._down(right, lambda r, n: smaller.of_window(r, right=n), least=0)
-        for name, order in (("mask", MASKS), ("bias", BIASES)):
+        for name, order in (("mask", plain.MASKS), ("bias", BIASES)):
             axes, _, kind = getattr(self.now, name).partition("-")
             if kind:
                 plainer = order[: order.index(kind)] if kind in order else order

@@ -1,22 +1,17 @@
 """What a smaller call may look like: the same recipe with something off, or a size down and all that hangs on it."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from conformance.exploring import parts
 from conformance.exploring.counts import lengths, offsets, queries
-from conformance.exploring.numbers import ONES, RAMP, SCRAMBLED, ZEROS
+from conformance.exploring.plain import OPERANDS
 from conformance.exploring.recipe import EXPLICIT, Recipe
-from conformance.names import APPEND, LATENT, MERGE, PACKED, PAGED
+from conformance.names import PACKED, PAGED
 
 BROKEN = "NaN or infinity in "
 """What the option is called, before its operand, that a visible number is one of these."""
-FAR_LSES = "O7"
-"""Lses whose exponentials no float32 holds."""
 TILES = (8, 16, 32, 64, 128, 256)
-TURNS = 4
-"""How often a size that passed is asked with other numbers."""
 
 OFF: dict[str, dict[str, Any]] = {
     "again": {"again": ""}, "memory": {"memory": ()}, "poison": {"poison": ""}, "return_weights": {"weights": False},
@@ -33,10 +28,6 @@ OTHERS = {
     "q_segments": "segments", "kv_segments": "segments", "window": "window", "scale": "scale", "softcap": "softcap",
 }  # fmt: skip
 """Options that may be others in the call before, each with its field of a recipe."""
-
-
-_OPERANDS = {LATENT: ("query", "key"), MERGE: ("key", "value"), APPEND: ("key", "value")}
-"""Whose numbers a recipe says of operations that do not have all three."""
 
 
 def given(recipe: Recipe) -> list[str]:
@@ -82,7 +73,7 @@ def mended(r: Recipe) -> Recipe:
         r = parts.mended(r)
     elif (r.causal or r.window is not None) and r.offset is None and r.q_len != r.kv_len:
         r = replace(r, offset=r.kv_len - r.q_len)
-    there = set(_OPERANDS.get(r.operation, ("query", "key", "value"))) | (
+    there = set(OPERANDS.get(r.operation, ("query", "key", "value"))) | (
         {"grad_output"} if r.gradients else set()
     )
     there |= {"grad_lse"} if r.gradients and r.lse else set()
@@ -247,49 +238,3 @@ def candidates(size: int, least: int = 1) -> list[int]:
     small = {least, 1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096}
     rests = {size % tile + whole for tile in TILES if tile < size for whole in (0, tile)}
     return sorted(n for n in small | rests if least <= n < size)
-
-
-def plainer(recipe: Recipe, operand: str) -> Iterator[Recipe]:
-    """Plainer numbers in one operand."""
-    now = recipe.family(operand)
-    shaped = now[0] in "nflc" and now != "n0"  # rather than plain already
-    more = (FAR_LSES,) if recipe.operation == MERGE and operand == "key" and shaped else ()
-    for family in (*_families(operand, now), *more):
-        yield recipe.made_of(operand, family)
-
-
-def _families(operand: str, now: str) -> Iterable[str]:
-    order: tuple[str, ...] = (ZEROS, ONES, RAMP, SCRAMBLED, "i", "n0")
-    if operand in ("value", "grad_output", "past_value"):
-        order = (
-            (ONES, RAMP, SCRAMBLED, ZEROS, "i", "n0")
-            if operand == "grad_output"
-            else (RAMP, SCRAMBLED, "i", "n0")
-        )
-    return order[: order.index(now)] if now in order else order
-
-
-def operands(recipe: Recipe) -> list[str]:
-    """The operands whose numbers may be made plainer."""
-    found = list(_OPERANDS.get(recipe.operation, ("query", "key", "value")))
-    found += ["past_key", "past_value"] if recipe.past else []
-    found += ["grad_output"] if recipe.gradients else []
-    found += ["sinks"] if recipe.sinks else []
-    found += ["weights"] if recipe.layer else []
-    found += ["biases"] if recipe.biases else []
-    return found
-
-
-def by_chance(recipe: Recipe) -> bool:
-    """Whether its numbers are no plain ones, so that another size may pass because of what they are there."""
-    plain = (ZEROS, ONES, RAMP)
-    return bool(recipe.broken) or any(recipe.family(name) not in plain for name in operands(recipe))
-
-
-def other_numbers(recipe: Recipe) -> Iterator[Recipe]:
-    """The same call with other small integers in place of its numbers that are not plain."""
-    r = recipe
-    for name in operands(r):
-        r = r if r.family(name) in (ZEROS, ONES, RAMP) else r.made_of(name, "i")
-    for turn in range(1, TURNS + 1):
-        yield replace(r, stream=r.stream + turn)
