@@ -18,7 +18,7 @@ from conformance.exploring.trial import Tried
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES, FEATURES, OPERATIONS, SDPA
 
-LONG = Recipe(SDPA, "float32", q_len=3, kv_len=23, stream=1)
+LONG = Recipe(SDPA, "float32", (), q_len=3, kv_len=23, stream=1)
 
 
 def row(recipe: Recipe, verdict: str) -> Row:
