@@ -8,9 +8,11 @@ from dataclasses import replace
 from conformance.diagnosis.facts import sizes
 from conformance.diagnosis.failing import Asked, Failure
 from conformance.diagnosis.finding import Diagnosed
-from conformance.exploring.alone import alone
+from conformance.exploring.alone import alone, behind
 from conformance.exploring.boundary import condition
+from conformance.exploring.details import told as held
 from conformance.exploring.grow import moved, shrunk, up_to
+from conformance.exploring.lengths import NAMES, between, says_nothing
 from conformance.exploring.needed import Needs
 from conformance.exploring.refute import FEW, Changed
 from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, parts, varied
@@ -30,22 +32,14 @@ COSTLY = 2**9
 KNOWN = 0.8
 """The share of what fails and can be compared that models reproduce without contradiction, from which on no experiment
 is made."""
+FEW = 6
+"""Cases of a run below which an experiment is made though a model explains them, if no condition is known."""
 MOST = 2
 """Cases that are changed."""
 LARGE = 2**26
 """Products of two numbers in a call above which it is not changed: it takes too long to judge."""
-NAMES = {"kv_len": "kv_len", "q_len": "q_len", "d_k": "d_k", "d_v": "d_v", "length": "lengths"}
-
 OTHERS = 2
 """Draws of other numbers, before a size is taken for one that passes."""
-LENGTHS = ("kv_len", "q_len", "length")
-PLACED = ("window", "kv_lengths", "is_causal", "q_offset")
-"""Options that say by its place whether a key is seen."""
-SMALL = 7
-"""A number of keys or queries up to which such an option needs it."""
-TRIVIAL = {("kv_len", "2 or more"), ("length", "2 or more")}
-"""Sizes that say nothing: the weight of a single key is one, whatever is wrong with logits."""
-
 Ask = Callable[[Question], Answer]
 
 
@@ -109,12 +103,13 @@ class Experiment:
                         break
             if told and all(each is False for each in told):
                 needed.append(words)
+        options, now = held(now, self.fails, needed, lambda: self._over)
         lengths = list[str]()
         others = [self.fails(otherwise(now, seed)) for seed in range(OTHERS)]
         self._sure = any(others)
         for axis in axes(now):
             words, now = self._size(now, axis)
-            if words and (self._sure or words.endswith("or more")) and not _says_nothing(axis, words, needed):
+            if words and (self._sure or words.endswith("or more")) and not says_nothing(axis, words, needed):
                 lengths.append(f"{NAMES[axis]} {words}")
         most = up_to(now, self._ever)
         if most and not self._over:
@@ -122,14 +117,14 @@ class Experiment:
                 (words for words in lengths if words.startswith("q_len ") and words.endswith(" or more")), ""
             )
             lengths = [words for words in lengths if words != least]
-            lengths.append(_between(least.removeprefix("q_len ").removesuffix(" or more") or "1", most))
+            lengths.append(between(least.removeprefix("q_len ").removesuffix(" or more") or "1", most))
         if all(other is False for other in others):
-            needed.append("numbers such as these")
-        if self._over and not needed and not lengths:
+            options.append("numbers such as these")
+        if self._over and not options and not lengths:
             return None
         return Needs(
             self._row.case, self._row.dtype, "raises" if self._row.judged == "error" else "is wrong",
-            self._case.operation, tuple(needed), tuple(lengths), tuple(free), untried=tuple(untried),
+            self._case.operation, tuple(options), tuple(lengths), tuple(free), untried=tuple(untried),
         )  # fmt: skip
 
     @property
@@ -197,28 +192,6 @@ class Experiment:
         return words or "", failing[least]
 
 
-def _says_nothing(axis: str, words: str, needed: Iterable[str]) -> bool:
-    """Whether a size is only what weights need to differ, or what an option needs to hide and to show something."""
-    if (axis, words) in TRIVIAL:
-        return True
-    smallest = words.removesuffix(" or more")
-    placed = {name for words in needed for name in PLACED if f"`{name}`" in words}
-    return (
-        axis in LENGTHS
-        and smallest.isdigit()
-        and words != smallest
-        and int(smallest) <= SMALL
-        and bool(placed)
-    )
-
-
-def _between(least: str, most: int) -> str:
-    """Numbers of queries in words."""
-    if least == str(most):
-        return f"q_len {most}"
-    return f"q_len {most} at most" if least == "1" else f"q_len {least} to {most}"
-
-
 def _products(v: Varied) -> int:
     """Queries times keys, those of a past too."""
     past = v.inputs["past_key"].shape[-2] if v.given("past_key") else 0
@@ -226,8 +199,9 @@ def _products(v: Varied) -> int:
 
 
 def worth_asking(found: Diagnosed) -> bool:
-    """Whether models and notes leave it open why most of what fails, and can be compared, does."""
-    return len(_known(found)) < KNOWN * found.compared
+    """Whether models and notes leave it open why most of what fails does; a model of few cases may fit by chance."""
+    few = found.cases < FEW and not found.splits and any(finding.explained for finding in found.findings)
+    return few or len(_known(found)) < KNOWN * found.compared
 
 
 def _known(found: Diagnosed) -> set[tuple[str, str]]:
@@ -254,6 +228,7 @@ def experiments(
     The second is one that the first does not cover. `start` gives an asker of the target, for each of them.
     """
     known, told = {case.id: case for case in cases}, _known(found)
+    few = len(told) >= KNOWN * found.compared  # then all of it may be chance
     failing = [
         row
         for row in rows
@@ -261,9 +236,10 @@ def experiments(
         and row.judged in ("fail", "error")
         and not known[row.case].raises
         and known[row.case].operation in DENSE  # the others have no lengths that are cut
-        and row.key not in told
+        and (row.key not in told or few)
     ]
     failing.sort(key=lambda row: _work(known[row.case]))
+    told_else = bool(found.splits or found.places or found.notes)
     needs: list[Needs] = []
     until, tried = time.process_time() + seconds, 0
     while failing and tried < MOST:
@@ -283,10 +259,11 @@ def experiments(
             raise
         asker.close()
         if needed is not None and needed.alone:  # only what fails without earlier calls can be told more of
+            after = behind(row, case, policy, start)
             others = alone(failing, known, policy, start, until)
-            needed, failing = replace(needed, others=others.sentence), [*others.failing]
+            needed, failing = replace(needed, others=others.sentence, behind=after), [*others.failing]
         # that all can be left out says nothing beside a condition
-        if needed is not None and (needed.alone or needed.options or needed.sizes or not found.splits):
+        if needed is not None and (needed.alone or needed.options or needed.sizes or not told_else):
             needs.append(replace(needed, changed=experiment.changed))
     return tuple(needs)
 
@@ -304,5 +281,5 @@ def _covered(case: Case, needs: Needs) -> bool:
         return False
     if layer[0] != layer[1] or case.gradients != needs.operation.endswith("_vjp"):
         return False
-    names = {words.strip("`") for words in needs.options if words.startswith("`") and words.endswith("`")}
+    names = {words.split("`")[1] for words in needs.options if words.startswith("`")}
     return names <= {*case.inputs, *case.options}

@@ -22,6 +22,7 @@ class Needs:
     free: tuple[str, ...]  # what it fails without as well
     alone: bool = False  # whether it passes if it is asked alone
     others: str = ""  # what other failing calls do alone
+    behind: str = ""  # what a call before it of the same shapes has otherwise, so that it fails
     untried: tuple[str, ...] = ()  # what time did not allow to leave out
     changed: Changed = field(
         default_factory=Changed, compare=False, repr=False
@@ -32,6 +33,11 @@ class Needs:
         """`By experiment OPERATION is wrong only with a past and kv_len 65 or more; the same without mask (...)`."""
         if self.alone:
             others = f" {self.others}" if self.others else ""
+            if self.behind:
+                return (
+                    f"By experiment {self.case} at {self.dtype} fails behind a call of the same shapes with "
+                    f"{self.behind}, and passes alone: something is kept from one call to the next (IND-4).{others}"
+                )
             return (
                 f"By experiment {self.case} at {self.dtype} passes when it is asked alone in a new process: "
                 f"earlier calls leave something behind (IND-4).{others}"

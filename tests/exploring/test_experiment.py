@@ -100,6 +100,23 @@ def test_what_fails_alone_is_looked_at_where_earlier_calls_leave_something() -> 
     assert sinks.options == ("`sinks`",)
 
 
+def test_what_is_kept_by_its_shape_is_told_by_another_call_before() -> None:
+    def start() -> InProcess:
+        kept: dict[tuple[int, ...], Any] = {}
+
+        def attention(query: Any, key: Any, value: Any, mask: Any = None) -> Outputs:
+            if mask is not None:
+                mask = kept.setdefault(mask.shape, mask.copy())
+            return mha_core.scaled_dot_product_attention(query, key, value, mask=mask)
+
+        return InProcess(adopt(attention, "keeping"))
+
+    case = CASES["mask/broadcast-keys"]
+    row = replace(answered(Question(case, "float32"), "eager", target(lambda *_: True)), got=())
+    (needs,) = experiments(Diagnosed((), 1, 1), [row], [case], "eager", start)
+    assert "fails behind a call of the same shapes with another mask, and passes alone" in needs.sentence
+
+
 def test_mistakes_that_explain_little_are_not_said_beside_state() -> None:
     state = Needs("a/b", "float32", "", "scaled_dot_product_attention", (), (), (), alone=True)
     (model,) = models(DEFECTS[:1])[:1]
@@ -114,7 +131,7 @@ def test_a_length_is_not_said_that_only_keeps_lengths_apart() -> None:
 
     needs = needs_of("pairs/lengths-softcap-bias-value-dim", target(rises))
     assert needs is not None
-    assert needs.options == ("several batch entries", "`kv_lengths`")
+    assert needs.options == ("several batch entries", "`kv_lengths` (not in descending order)")
     assert needs.sizes == ()
 
 
