@@ -84,6 +84,11 @@ class Wrong:
         return bool(wrong) and len(sides) == len(self._sides or {}) and all(wrong)
 
     @property
+    def sides(self) -> Mapping[str, Side]:
+        """Each result that was given."""
+        return self._sides or {}
+
+    @property
     def results(self) -> Mapping[str, bool]:
         """Whether each result that is wanted is right."""
         return {

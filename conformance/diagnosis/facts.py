@@ -166,7 +166,8 @@ def _sizes(of: Sequence[Mapping[str, int]], failing: Array) -> Iterator[tuple[st
         bad = size[failing]
         for low, high in pairwise(np.unique(size).tolist()):
             if high == bad.min():
-                yield _more(rounded(low), one, many), size > rounded(low)
+                yield more(name, low), size > low
+                yield more(name, rounded(low)), size > rounded(low)
             if low == bad.max():
                 yield _most(low, one, many), size <= low
         if name in ("q_len", "kv_len"):
@@ -200,7 +201,7 @@ def _products(of: Sequence[Mapping[str, int]], failing: Array) -> Iterator[tuple
         size = np.array([prod(each[factor] for factor in factors) for each in of])
         for low, high in pairwise(np.unique(size).tolist()):
             if high == size[failing].min():
-                yield _more(rounded(low), name, name), size > rounded(low)
+                yield more(name, rounded(low)), size > rounded(low)
 
 
 def rounded(low: int) -> int:
@@ -208,7 +209,9 @@ def rounded(low: int) -> int:
     return low - 1 if low > TILES[1] and (low - 1) % WIDTHS[0] == 0 else low
 
 
-def _more(low: int, one: str, many: str) -> str:
+def more(name: str, low: int) -> str:
+    """That a size is above a number, in words: `with more than 32 queries`."""
+    one, many = SIZES.get(name, (name, name))
     return f"with {many} above {low}" if one == many else f"with more than {low} {one if low == 1 else many}"
 
 

@@ -6,6 +6,7 @@ from conformance.defects.defect import Defect
 from conformance.diagnosis.failing import Failure
 from conformance.diagnosis.model import Model
 from conformance.diagnosis.places import Place
+from conformance.diagnosis.results import Results
 from conformance.diagnosis.split import Split
 
 
@@ -65,7 +66,7 @@ class Diagnosed:
     splits: tuple[Split, ...] = ()  # what failing rows have in common, whatever the mistake
     notes: tuple[Note, ...] = ()  # what is said without a model
     places: tuple[Place, ...] = ()  # which rows of failing calls are wrong, where others are right
-    results: tuple[str, ...] = ()  # which of several results are wrong, where the others never are
+    results: tuple[Results, ...] = ()  # which of several results are wrong, and where in them
     experiments: tuple[str, ...] = ()  # what failing cases need, by asking the target changed ones
     numbers: int = 0  # failing rows that gave numbers, or were refused in vain
 

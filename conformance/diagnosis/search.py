@@ -53,7 +53,10 @@ def diagnose(
         packages: libraries that the target uses, whose known deviations are looked for first.
     """
     rows, cases = list(rows), list(cases)
-    seen, split = evidence(rows, cases), splits(rows, cases)
+    seen = evidence(rows, cases)
+    with np.errstate(all="ignore"):
+        results = by_results(seen.failures, seen.passes, policy)
+        split = splits(rows, cases, [place for each in results for place in each.places])
     if not seen.failures:
         return Diagnosed((), seen.failed, 0, splits=split)
     notes = [*by_library(seen.failures, seen.passes, packages), *by_memory(seen.failures)]
@@ -78,7 +81,7 @@ def diagnose(
     )
     left = tuple(f for f in found.left if f not in told)
     open_ = len(exact | told) < ALL * len(seen.failures)
-    results = by_results(seen.failures, policy) if open_ else ()
+    results = results if open_ else ()
     places = (place,) if place else ()
     return replace(
         found,

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from conformance.diagnosis.facts import sizes
+from conformance.diagnosis.failing import Asked, Failure
 from conformance.diagnosis.finding import Diagnosed
 from conformance.exploring.alone import alone, behind
 from conformance.exploring.boundary import condition
@@ -13,6 +14,7 @@ from conformance.exploring.details import told as held
 from conformance.exploring.grow import LONGEST, moved, shrunk, stretched, stretches, up_to
 from conformance.exploring.lengths import NAMES, between, of_tiles, says_nothing
 from conformance.exploring.needed import Needs
+from conformance.exploring.refute import FEW, Changed
 from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, parts, varied
 from conformance.judging.verdict import Row
 from conformance.names import DENSE, MHA, MHA_VJP, REDUCED_POLICIES
@@ -47,6 +49,7 @@ class Experiment:
     def __init__(self, case: Case, row: Row, policy: str, ask: Ask, until: float) -> None:
         self._case, self._row, self._ask, self._until = case, row, ask, until
         self._sure = False  # whether it fails with other numbers as well
+        self._asked, self.changed = 0, Changed()
         self._policy = "eager" if policy in REDUCED_POLICIES and row.dtype != "float32" else policy
 
     def fails(self, v: Varied) -> bool | None:
@@ -62,9 +65,17 @@ class Experiment:
             answer = self._ask(Question(case, self._row.dtype))
             numbers = answer.kind == "outputs"
             kind = certified.judge(answer.outputs, self._policy).verdict if numbers else answer.kind
+            self._keep(replace(case, id=f"{case.id}-{self._asked}"), kind, answer)
         except (UnjudgedError, WrongOracleError, ValueError, TypeError):
             return None
         return True if kind == self._row.judged else False if kind == "pass" else None
+
+    def _keep(self, case: Case, kind: str, answer: Answer) -> None:
+        self._asked += 1
+        if kind == "pass":
+            self.changed.add(Asked(case, self._row.dtype))
+        elif kind == "fail":
+            self.changed.add(Failure(case, self._row.dtype, outputs=answer.outputs))
 
     def needs(self) -> Needs | None:
         """Each option off, then each size down; None where the case does not fail again."""
@@ -199,10 +210,12 @@ def worth_asking(found: Diagnosed) -> bool:
 
 
 def _known(found: Diagnosed) -> set[tuple[str, str]]:
-    """Rows that a model reproduces which nothing speaks against, or that a note tells of."""
-    exact = {
-        f for each in found.findings if not each.contradicted and not each.partly for f in each.explained
-    }
+    """Rows that a model reproduces which nothing speaks against, or that a note tells of.
+
+    Of few cases a model reproduces none for certain: they may fit by chance.
+    """
+    findings = found.findings if found.cases > FEW else ()
+    exact = {f for each in findings if not each.contradicted and not each.partly for f in each.explained}
     exact |= {f for note in found.notes for f in note.explained}
     return {(f.case.id, f.dtype) for f in exact}
 
@@ -243,8 +256,9 @@ def experiments(
             continue
         tried += 1
         asker = start()
+        experiment = Experiment(case, row, policy, asker.ask, until)
         try:
-            needed = Experiment(case, row, policy, asker.ask, until).needs()
+            needed = experiment.needs()
         except BaseException:
             asker.kill()
             raise
@@ -255,7 +269,7 @@ def experiments(
             needed, failing = replace(needed, others=others.sentence, behind=after), [*others.failing]
         # that all can be left out says nothing beside a condition
         if needed is not None and (needed.alone or needed.options or needed.sizes or not told_else):
-            needs.append(needed)
+            needs.append(replace(needed, changed=experiment.changed))
     return tuple(needs)
 
 

@@ -1,10 +1,12 @@
 """What a case needs to fail, in a sentence."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from conformance.diagnosis.finding import Diagnosed
 from conformance.exploring.explain import joined
+from conformance.exploring.refine import refined
+from conformance.exploring.refute import Changed, unrefuted
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,9 @@ class Needs:
     others: str = ""  # what other failing calls do alone
     behind: str = ""  # what a call before it of the same shapes has otherwise, so that it fails
     untried: tuple[str, ...] = ()  # what time did not allow to leave out
+    changed: Changed = field(
+        default_factory=Changed, compare=False, repr=False
+    )  # what was asked to find it out
 
     @property
     def sentence(self) -> str:
@@ -44,12 +49,20 @@ class Needs:
         return f"By experiment {self.operation} {self.verb} {takes}{free}{left} ({self.case}, {self.dtype})."
 
 
-def settled(found: Diagnosed, needs: Sequence[Needs]) -> Diagnosed:
+def settled(found: Diagnosed, needs: Sequence[Needs], policy: str) -> Diagnosed:
     """A diagnosis with what was found by experiment, without mistakes that this makes unlikely.
 
     What earlier calls leave behind is no mistake of a formula: one that explains few of the rows does so by chance.
     """
-    findings = found.findings
+    found = unrefuted(found, [each.changed for each in needs], policy)
+    findings, results = found.findings, found.results
     if any(each.alone for each in needs):
+        results = ()  # what is left behind may lie anywhere
         findings = tuple(f for f in findings if not f.contradicted and 2 * f.explains > found.failed)
-    return replace(found, experiments=tuple(each.sentence for each in needs), findings=findings)
+    return replace(
+        found,
+        experiments=tuple(each.sentence for each in needs),
+        splits=refined(found.splits, needs),
+        findings=findings,
+        results=results,
+    )

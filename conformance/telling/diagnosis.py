@@ -49,15 +49,16 @@ def diagnosis_lines(found: Diagnosed, rows: Iterable[Row] = ()) -> list[str]:
         lines.append(f"{counted(unseen, 'failure')} could not be analysed: {_why_unseen(rows)}")
     if found.hurried:
         lines.append("the time for the diagnosis ran out: there may be more to find")
+    there = _there(found)
     noted = any(note.first and 2 * len(note.explained) > found.failed for note in found.notes)
     places = [place.sentence for place in found.places if not noted]
     mostly = any(split.failing_elsewhere for split in found.splits[:1])
-    conditions = split_lines(found.splits)
+    conditions = split_lines(found.splits, there)
     # what is said of other rows may be chance where the rows of all calls are told
     conditions = [*places, *conditions[: 1 if places else None]] if mostly else [*conditions, *places]
-    conditions += found.results
-    # of a condition under which most rows pass, an experiment says more
-    vague = any(split.passing > split.failing for split in found.splits[:1])
+    conditions += [sentence for each in found.results for sentence in each.untold(conditions)]
+    # of a condition under which most rows pass, an experiment says more, unless it is known where in these rows
+    vague = any(split.passing > split.failing for split in found.splits[:1]) and not there
     before = [*found.experiments, *conditions] if vague else [*conditions, *found.experiments]
     certain = [note_line(note, found.failed) for note in found.notes if _certain(note, found)]
     return [*certain, *before, *(line for line in lines if line not in certain)]
@@ -66,6 +67,12 @@ def diagnosis_lines(found: Diagnosed, rows: Iterable[Row] = ()) -> list[str]:
 def _certain(note: Note, found: Diagnosed) -> bool:
     """Whether a note is said before any condition: another answer each time, or what explains nearly all that fails."""
     return note.first and (note.kind in STATE or len(note.explained) >= NEARLY * found.failed)
+
+
+def _there(found: Diagnosed) -> str:
+    """Where in the rows of the first condition numbers are wrong; empty where forward calls and gradients differ."""
+    condition = found.splits[0].condition if found.splits else ""
+    return "".join(each.there(condition) for each in found.results if each.alone)
 
 
 def _why_unseen(rows: Iterable[Row]) -> str:
@@ -128,20 +135,24 @@ def _is(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def split_lines(splits: Sequence[Split]) -> list[str]:
-    """What failing rows have in common and passing rows have not, a sentence for each condition."""
-    return told_splits(split_json(split) for split in splits)
+def split_lines(splits: Sequence[Split], there: str = "") -> list[str]:
+    """What failing rows have in common and passing rows have not, a sentence for each condition.
+
+    `there` is what holds in all rows that are wrong: `only in the gradient of key`.
+    """
+    return told_splits((split_json(split) for split in splits), there)
 
 
-def told_splits(splits: Iterable[Mapping[str, Any]]) -> list[str]:
+def told_splits(splits: Iterable[Mapping[str, Any]], there: str = "") -> list[str]:
     """The same, of conditions as they stand in a report."""
     lines, told = [], set[str]()
     for split in splits:
         kind, elsewhere = split["verdict"], split["failing_elsewhere"]
         verb = KINDS.get(kind, "fails")
         who = f"Of the other rows it {verb}" if kind in told else f"It {verb}"
+        part = f", and there {there}" if there and kind == "fail" and kind not in told else ""
         lines.append(
-            f"{who} {'mostly' if elsewhere else 'only'} {split['condition']}: {split['failing']} of "
+            f"{who} {'mostly' if elsewhere else 'only'} {split['condition']}{part}: {split['failing']} of "
             f"{counted(split['failing'] + split['passing'], 'row')} there, {elsewhere} of "
             f"{elsewhere + split['passing_elsewhere']} elsewhere."
         )
@@ -217,7 +228,7 @@ def diagnosis_json(found: Diagnosed) -> dict[str, Any]:
         "hurried": found.hurried,
         "splits": list(splits_json(found)),
         "places": [asdict(place) for place in found.places],
-        "results": list(found.results),
+        "results": [sentence for each in found.results for sentence in each.sentences],
         "experiments": list(found.experiments),
         "notes": list(notes_json(found)),
         "findings": [_finding_json(finding) for finding in found.findings],

@@ -221,7 +221,7 @@ class Recorder:
                 self._started.accuracy,
                 lambda: start(self._request, None)[0],
             )
-            return settled(found, needs)
+            return settled(found, needs, self._started.accuracy)
         return found
 
     def finished(self) -> Finished:

@@ -81,7 +81,7 @@ def tell(which: str, names: list[str]) -> None:
         found = diagnose(rows, cases, hello.accuracy)
         if worth_asking(found):
             needs = experiments(found, rows, cases, hello.accuracy, lambda n=name, t=text: _asker(n, t))  # type: ignore[misc]
-            found = settled(found, needs)
+            found = settled(found, needs, hello.accuracy)
         print(
             f"{name}: {found.failed} rows fail, {time.process_time() - began:.1f} s\n  fault: {fault['fault']}"
         )

@@ -128,8 +128,8 @@ def test_mistakes_that_explain_little_are_not_said_beside_state() -> None:
     state = Needs("a/b", "float32", "", "scaled_dot_product_attention", (), (), (), alone=True)
     (model,) = models(DEFECTS[:1])[:1]
     found = Diagnosed((Finding(model, (), 9),), 9, 9)
-    assert not settled(found, [state]).findings
-    assert settled(found, [replace(state, alone=False)]).findings
+    assert not settled(found, [state], "eager").findings
+    assert settled(found, [replace(state, alone=False)], "eager").findings
 
 
 def test_a_length_is_not_said_that_only_keeps_lengths_apart() -> None:
