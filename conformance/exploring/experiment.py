@@ -1,17 +1,20 @@
 """What a stored case that fails needs, found by asking the target changed calls: a condition that is true of it."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 
 from conformance.diagnosis.facts import sizes
 from conformance.diagnosis.finding import Diagnosed
 from conformance.exploring.alone import alone
 from conformance.exploring.boundary import condition
+from conformance.exploring.changed import Changed
 from conformance.exploring.grow import moved, shrunk, up_to
-from conformance.exploring.needed import Needs
+from conformance.exploring.needed import Needs, between, says_nothing
 from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, parts, varied
+from conformance.exploring.whole import fillings
 from conformance.judging.verdict import Row
 from conformance.names import DENSE, MHA, MHA_VJP, REDUCED_POLICIES
 from conformance.oracle import UnjudgedError, WrongOracleError, certify
@@ -36,13 +39,9 @@ NAMES = {"kv_len": "kv_len", "q_len": "q_len", "d_k": "d_k", "d_v": "d_v", "leng
 
 OTHERS = 2
 """Draws of other numbers, before a size is taken for one that passes."""
-LENGTHS = ("kv_len", "q_len", "length")
-PLACED = ("window", "kv_lengths", "is_causal", "q_offset")
-"""Options that say by its place whether a key is seen."""
-SMALL = 7
-"""A number of keys or queries up to which such an option needs it."""
-TRIVIAL = {("kv_len", "2 or more"), ("length", "2 or more")}
-"""Sizes that say nothing: the weight of a single key is one, whatever is wrong with logits."""
+HALVES = ("float16", "bfloat16")
+WIDER = {"float32": ("float64",), "float16": ("float32", "float64"), "bfloat16": ("float32", "float64")}
+"""Dtypes that hold what another one holds."""
 
 Ask = Callable[[Question], Answer]
 
@@ -52,25 +51,31 @@ class Experiment:
 
     def __init__(self, case: Case, row: Row, policy: str, ask: Ask, until: float) -> None:
         self._case, self._row, self._ask, self._until = case, row, ask, until
+        self._asked = Changed()
         self._sure = False  # whether it fails with other numbers as well
         self._policy = "eager" if policy in REDUCED_POLICIES and row.dtype != "float32" else policy
 
-    def fails(self, v: Varied) -> bool | None:
+    def fails(self, v: Varied, dtype: str = "") -> bool | None:
         """Whether a call fails in the same way; None where nothing is known of it, or it fails in another way."""
         if self._over:
             return None
+        dtype = dtype or self._row.dtype
         try:
             certified = certify(
-                v.operation, v.inputs, v.options, self._row.dtype, policies=(self._policy,),
-                dtype_of=v.dtype_of, name="diagnose/changed",
+                v.operation, v.inputs, v.options, dtype, policies=(self._policy,),
+                dtype_of=v.dtype_of, name=f"diagnose/changed-{self._asked.number}",
             )  # fmt: skip
             case = replace(certified.case, memory=v.memory)
-            answer = self._ask(Question(case, self._row.dtype))
+            answer = self._ask(Question(case, dtype))
             numbers = answer.kind == "outputs"
             kind = certified.judge(answer.outputs, self._policy).verdict if numbers else answer.kind
         except (UnjudgedError, WrongOracleError, ValueError, TypeError):
             return None
-        return True if kind == self._row.judged else False if kind == "pass" else None
+        if kind not in (self._row.judged, "pass"):
+            return None
+        if dtype == self._row.dtype:
+            self._asked.add(certified.case, dtype, answer, kind != "pass")
+        return kind != "pass"
 
     def needs(self) -> Needs | None:
         """Each option off, then each size down; None where the case does not fail again."""
@@ -83,7 +88,7 @@ class Experiment:
             return None if again is None or self._case.repeat > 1 else self._alone
         now = self._smaller(now)
         needed, untried = list[str](), list[str]()
-        for words, ways in changes(now):
+        for words, ways in chain(changes(now), fillings(now)):
             told: list[bool | None] = []
             untried += [words] if self._over else []
             for way in ways:
@@ -98,12 +103,14 @@ class Experiment:
                         break
             if told and all(each is False for each in told):
                 needed.append(words)
+        plain = {words.removesuffix(" that broadcasts") for words in needed if words.endswith("broadcasts")}
+        needed = [*self._narrow(now), *(words for words in needed if words not in plain)]
         lengths = list[str]()
         others = [self.fails(otherwise(now, seed)) for seed in range(OTHERS)]
         self._sure = any(others)
         for axis in axes(now):
             words, now = self._size(now, axis)
-            if words and (self._sure or words.endswith("or more")) and not _says_nothing(axis, words, needed):
+            if words and (self._sure or words.endswith("or more")) and not says_nothing(axis, words, needed):
                 lengths.append(f"{NAMES[axis]} {words}")
         most = up_to(now, self._ever)
         if most and not self._over:
@@ -111,7 +118,7 @@ class Experiment:
                 (words for words in lengths if words.startswith("q_len ") and words.endswith(" or more")), ""
             )
             lengths = [words for words in lengths if words != least]
-            lengths.append(_between(least.removeprefix("q_len ").removesuffix(" or more") or "1", most))
+            lengths.append(between(least.removeprefix("q_len ").removesuffix(" or more") or "1", most))
         if all(other is False for other in others):
             needed.append("numbers such as these")
         if self._over and not needed and not lengths:
@@ -119,7 +126,16 @@ class Experiment:
         return Needs(
             self._row.case, self._row.dtype, "raises" if self._row.judged == "error" else "is wrong",
             self._case.operation, tuple(needed), tuple(lengths), tuple(free), untried=tuple(untried),
+            there=self._asked.there(self._policy),
         )  # fmt: skip
+
+    def _narrow(self, v: Varied) -> Iterator[str]:
+        """The dtype of a call, if a wider one passes; that it has 16 bits, if the other of these fails too."""
+        dtype = self._row.dtype
+        if not any(self.fails(v, wider) is False for wider in WIDER.get(dtype, ())):
+            return
+        other = HALVES[1 - HALVES.index(dtype)] if dtype in HALVES else ""
+        yield "operands of 16 bits" if other and self.fails(v, other) else dtype
 
     @property
     def _over(self) -> bool:
@@ -184,28 +200,6 @@ class Experiment:
         if self._over:
             words = ""
         return words or "", failing[least]
-
-
-def _says_nothing(axis: str, words: str, needed: Iterable[str]) -> bool:
-    """Whether a size is only what weights need to differ, or what an option needs to hide and to show something."""
-    if (axis, words) in TRIVIAL:
-        return True
-    smallest = words.removesuffix(" or more")
-    placed = {name for words in needed for name in PLACED if f"`{name}`" in words}
-    return (
-        axis in LENGTHS
-        and smallest.isdigit()
-        and words != smallest
-        and int(smallest) <= SMALL
-        and bool(placed)
-    )
-
-
-def _between(least: str, most: int) -> str:
-    """Numbers of queries in words."""
-    if least == str(most):
-        return f"q_len {most}"
-    return f"q_len {most} at most" if least == "1" else f"q_len {least} to {most}"
 
 
 def _products(v: Varied) -> int:
