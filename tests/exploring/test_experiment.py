@@ -284,7 +284,9 @@ def test_a_table_that_broadcasts_is_told_from_one_that_does_not() -> None:
     case = next(
         c
         for c in CASES.values()
-        if c.operation == "scaled_dot_product_attention_vjp" and len(c.shapes.get("attn_bias", "....")) < 4
+        if c.operation == "scaled_dot_product_attention_vjp"
+        and "float64" in c.dtypes
+        and len(c.shapes.get("attn_bias", "....")) < 4
     )
 
     def smaller(given: Mapping[str, Any], _: Any) -> Any:
