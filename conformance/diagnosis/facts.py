@@ -1,7 +1,7 @@
 """What may be said of a row before it is asked: its dtype, what it is given, its sizes; as conditions in words."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, combinations, pairwise
+from itertools import combinations, pairwise
 from math import prod
 
 import numpy as np
@@ -60,17 +60,17 @@ FEW = (2, 8)
 """Keys or queries in the last tile below which it may be treated in another way."""
 
 
-def conditions(asked: Sequence[Asked], failing: Array) -> Iterator[tuple[str, Array, bool]]:
+def conditions(asked: Sequence[Asked], failing: Array) -> Iterator[tuple[str, Array, int]]:
     """Conditions in words, each with the rows (n,) that it holds for; no two hold for the same rows.
 
     `failing` says of each row whether it fails: the limit of a size lies where the failing ones begin or end.
-    The last says whether the condition is on what an option holds, which is rarer than that it is given.
+    The last says how rare a condition is: one on what an option holds more than that it is given, one on sizes most.
     """
     cases = [each.case for each in asked]
     of = [sizes(case) for case in cases]
     seen = set()
-    rarely = chain(values(cases, of), _products(of, failing))
-    for rare, some in ((False, _usual(asked, cases, of, failing)), (True, rarely)):
+    kinds = (0, _usual(asked, cases, of, failing)), (1, values(cases, of)), (3, _products(of, failing))
+    for rare, some in kinds:
         for words, rows in some:
             if rows.any() and not rows.all() and rows.tobytes() not in seen:
                 seen.add(rows.tobytes())

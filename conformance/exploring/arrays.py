@@ -184,6 +184,11 @@ NEIGHBOURS = {"s": (0, 1, 2, 3, 4, 5), "u": (0, 1, 2, 3, 4, 5), "p": (0, 1, 2, 3
 """Numbers of segments by kind: sorted runs, in any order, with a last run of padding."""
 APART = (-(2**31), 2**31 - 1, -1, 255, 256, 0)
 """Numbers that are alike where some of their bits are lost."""
+NEAR = {
+    "int32": (2**24 + 1, 2**24, 2**31 - 2, 2**31 - 1, 257),
+    "int64": (2**53 + 1, 2**53, 2**32 + 1, 1, 2**24 + 1),
+}
+"""Numbers by dtype that are alike as floating-point numbers, or in fewer bits: runs of kind `v`."""
 
 
 def segments(recipe: Recipe) -> tuple[Array, Array]:
@@ -191,7 +196,8 @@ def segments(recipe: Recipe) -> tuple[Array, Array]:
     axes, _, kind = recipe.segments.partition("-")
     entries, batch = (recipe.entries, recipe.batch) if axes == "b" else (1, ())
     count = 2 + key("segments", recipe.stream) % 4
-    numbers = np.array(NEIGHBOURS.get(kind, APART), np.int64)
+    dtype = "int32" if recipe.stream % 3 else "int64"
+    numbers = np.array(NEAR[dtype] if kind == "v" else NEIGHBOURS.get(kind, APART), np.int64)
     found = []
     for name, length in (("q", recipe.q_len), ("kv", recipe.kv_len)):
         place = np.arange(length, dtype=np.int64)[None, :] + np.arange(entries, dtype=np.int64)[:, None]
@@ -201,7 +207,7 @@ def segments(recipe: Recipe) -> tuple[Array, Array]:
             run = (drawn % np.uint64(count)).astype(np.int64)
         if kind == "p":  # the last run is padding
             run = np.where(run == count - 1, len(numbers) - 1, run)
-        held = numbers[run].astype(np.int32 if recipe.stream % 3 else np.int64)
+        held = numbers[run].astype(dtype)
         found.append(held.reshape(*batch, length))
     return found[0], found[1]
 

@@ -30,7 +30,7 @@ def optional(features: frozenset[str], recipe: Recipe, options: set[str], path: 
         r = replace(r, bias=f"{_broadcast(features, r, dice)}-{dice.choice(kinds)}")
     if "segments" in options:
         axes = dice.choice(("b", "")) if r.batch else ""
-        r = replace(r, segments=f"{axes}-{dice.choice('ssuuwp')}")
+        r = replace(r, segments=f"{axes}-{dice.choice('suuwpv')}")
     if "scale" in options:
         r = replace(r, scale=dice.choice((0.0, 1.0, 0.3, -0.5, 0.0625, 0.088388, 2.0)))
     if "softcap" in options:

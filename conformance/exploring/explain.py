@@ -219,7 +219,7 @@ def resized(r: Recipe, name: str, size: int, tied: bool = True) -> Recipe:
         whole, rest = divmod(r.kv_len - 1, r.page)
         return smaller.of_keys(replace(r, page=size), whole * size + min(rest, size - 1) + 1, square=False)
     if name in ("d_k", "d_v"):
-        return replace(r, d_k=size, d_v=size) if tied and r.d_k == r.d_v else smaller.of_width(r, name, size)
+        return replace(r, d_k=size, d_v=size) if tied and r.d_k == r.d_v else smaller.of_width(r, size, name)
     behind = r.kv_len - size_of(
         r, name
     )  # of a length or a side of a window: as many keys behind it as before

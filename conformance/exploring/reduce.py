@@ -5,21 +5,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-import numpy as np
-
-from conformance.exploring import broken, parts, smaller
+from conformance.exploring import broken, parts, plain, smaller, worst
 from conformance.exploring.numbers import RAMP, SCRAMBLED, ZEROS
 from conformance.exploring.recipe import EXPLICIT, Recipe
 from conformance.exploring.trial import Tried
 from conformance.exploring.valid import valid
 from conformance.names import PACKED, PAGED
-from conformance.vectors.case import query_axis
 
 CALLS = 110
 ROUNDS = 3
-MASKS = ("f", "t", "h")
 BIASES = (ZEROS, "O", RAMP, "i", "n0")
-"""Kinds of masks and biases, the plainest first."""
+"""Kinds of biases, the plainest first."""
 
 
 class Asks(Protocol):
@@ -96,6 +92,7 @@ class Reduction:
             self._options()
             self._numbers()
             self._values()
+            self._other_numbers()
             if self.now == before:
                 break
         return self.best
@@ -110,8 +107,7 @@ class Reduction:
         if r.entries < 1:
             return
         if r.batch not in ((), (1,)):
-            worst = self._entry()
-            tried = list(dict.fromkeys((worst, 0, r.entries - 1)))
+            tried = list(dict.fromkeys((worst.entry(self.best), 0, r.entries - 1)))
             if self.first(smaller.of_entry(r, e, keep_axis=False) for e in tried):
                 return
             if r.entries > 2 and self.first(
@@ -126,26 +122,6 @@ class Reduction:
             self._down(self.now.entries, smaller.of_batch, least=2)
         elif r.batch == (1,) and r.lengths is None and r.operation not in (PACKED, PAGED):
             self.take(smaller.of_entry(r, 0, keep_axis=False))
-
-    def _entry(self) -> int:
-        """The entry of the worst element."""
-        row, case = self.best.row, self.best.case
-        if row is None or row.worst is None or case is None or row.worst.output not in case.expected:
-            return 0
-        batch = self.now.batch
-        if self.now.operation == PACKED:
-            starts = case.inputs["q_starts"]
-            token = row.worst.index[1] if len(row.worst.index) > 1 else 0
-            return int(np.clip(np.searchsorted(starts, token, side="right") - 1, 0, self.now.entries - 1))
-        if self.now.served and row.worst.output not in ("output", "lse"):
-            return 0
-        index = row.worst.index[: len(batch)]
-        if len(index) < len(batch) or row.worst.output.startswith(("w_", "b_", "sinks")):
-            return 0
-        flat = 0
-        for size, at in zip(batch, index, strict=True):
-            flat = flat * size + min(at, size - 1)
-        return flat
 
     def _heads(self) -> None:
         r = self.now
@@ -166,8 +142,8 @@ class Reduction:
 
     def _plain_at_once(self) -> None:
         r = self.now
-        plain = [RAMP, SCRAMBLED]
-        for value in plain:
+        families = [RAMP, SCRAMBLED]
+        for value in families:
             made = r.made_of("query", ZEROS).made_of("key", ZEROS).made_of("value", value)
             if self.take(smaller.mended(made) if r.served else made):
                 return
@@ -179,7 +155,9 @@ class Reduction:
     def _sizes(self) -> None:
         r = self.now
         if r.q_len > 1:
-            self.first(smaller.row_alone(r, n) for n in dict.fromkeys((self._row(), r.q_len - 1, 0)))
+            self.first(
+                smaller.row_alone(r, n) for n in dict.fromkeys((worst.query(self.best), r.q_len - 1, 0))
+            )
         if self.now.kv_len > 1:
             self._down(self.now.kv_len, smaller.of_keys)
         r = self.now
@@ -187,7 +165,9 @@ class Reduction:
             self._down(r.lengths[0], smaller.of_one_length)
         r = self.now
         if r.q_len > 1:
-            if self.first(smaller.row_alone(r, n) for n in dict.fromkeys((self._row(), r.q_len - 1, 0))):
+            if self.first(
+                smaller.row_alone(r, n) for n in dict.fromkeys((worst.query(self.best), r.q_len - 1, 0))
+            ):
                 self._down(self.now.kv_len, smaller.of_keys)
             else:
                 self._down(r.q_len, lambda r, n: smaller.of_queries(r, n, from_end=False))
@@ -199,13 +179,18 @@ class Reduction:
         if self.now.written > 1:
             self._down(self.now.written, lambda r, n: replace(r, written=n))
 
-    def _row(self) -> int:
-        """The query of the worst element."""
-        row = self.best.row
-        if row is None or row.worst is None or row.worst.output not in ("output", "weights", "lse", "query"):
-            return 0
-        index = row.worst.index
-        return min(index[query_axis(row.worst.output, len(index))], self.now.q_len - 1)
+    def _other_numbers(self) -> None:
+        """The smallest sizes once more, with other numbers: with those of before they may have passed by chance."""
+        width = partial(smaller.of_width, name="d_k") if self.apart else smaller.of_width
+        makers: dict[str, Callable[[Recipe, int], Recipe]] = {
+            "q_len": partial(smaller.of_queries, from_end=True), "kv_len": smaller.of_keys, "d_k": width
+        }  # fmt: skip
+        for name, make in makers.items():
+            for n in (1, 2):
+                if not plain.by_chance(self.now) or n >= getattr(self.now, name):
+                    break
+                if self.first(plain.other_numbers(make(self.now, n))):
+                    break
 
     def _widths(self) -> None:
         r = self.now
@@ -215,23 +200,23 @@ class Reduction:
                 widths[n] = 1
                 self.take(replace(self.now, widths=tuple(widths)))
         if r.d_k == r.d_v and r.d_k > 1:
-            self._down(r.d_k, lambda r, n: smaller.of_width(r, "both", n))
+            self._down(r.d_k, lambda r, n: smaller.of_width(r, n))
         for name in ("d_v", "d_k"):
             if (self.apart or self.now.d_k != self.now.d_v) and getattr(self.now, name) > 1:
-                self._down(getattr(self.now, name), partial(_width, name))
+                self._down(getattr(self.now, name), partial(smaller.of_width, name=name))
         if self.now.d_k != self.now.d_v:
-            self.take(smaller.of_width(self.now, "both", min(self.now.d_k, self.now.d_v)))
+            self.take(smaller.of_width(self.now, min(self.now.d_k, self.now.d_v)))
 
     def _numbers(self) -> None:
-        for operand in smaller.operands(self.now):
-            self.first(smaller.plainer(self.now, operand))
+        for operand in plain.operands(self.now):
+            self.first(plain.plainer(self.now, operand))
 
     def _values(self) -> None:
         """Lengths, offsets, windows, masks and scalars to plain ones."""
         r = self.now
         if isinstance(r.lengths, tuple) and r.entries <= EXPLICIT:
             for place in range(len(r.lengths)):
-                self._down(r.lengths[place], partial(_length, place), least=0, few=r.entries > 2)
+                self._down(r.lengths[place], partial(smaller.of_length, place), least=0, few=r.entries > 2)
         if self.now.operation in (PACKED, PAGED):
             self._counts()
         r = self.now
@@ -246,14 +231,14 @@ class Reduction:
                 self.first(replace(r, window=w) for w in ((None, right), (left, None)))
             left, right = self.now.window or (None, None)
             if left is not None and left > 0:
-                self._down(left, lambda r, n: _window(r, left=n), least=0)
+                self._down(left, lambda r, n: smaller.of_window(r, left=n), least=0)
             if right is not None and right > 0:
-                self._down(right, lambda r, n: _window(r, right=n), least=0)
-        for name, order in (("mask", MASKS), ("bias", BIASES)):
+                self._down(right, lambda r, n: smaller.of_window(r, right=n), least=0)
+        for name, order in (("mask", plain.MASKS), ("bias", BIASES)):
             axes, _, kind = getattr(self.now, name).partition("-")
             if kind:
                 plainer = order[: order.index(kind)] if kind in order else order
-                self.first([_kind(self.now, name, f"{axes}-{k}") for k in plainer])
+                self.first([smaller.of_kind(self.now, name, f"{axes}-{k}") for k in plainer])
         for operand, kind in self.now.broken:
             plainer = tuple(broken.SAID)[: tuple(broken.SAID).index(kind)]
             self.first([replace(self.now, broken=((operand, k),)) for k in plainer])
@@ -272,7 +257,7 @@ class Reduction:
             self.take(replace(r, offset=tuple(n - least for n in r.offset)))
             for place in range(len(r.offset)):
                 if isinstance(self.now.offset, tuple) and self.now.offset[place] > 0:
-                    self._down(self.now.offset[place], partial(_stands, place), least=0, few=True)
+                    self._down(self.now.offset[place], partial(smaller.standing, place), least=0, few=True)
         r = self.now
         if isinstance(r.lengths, tuple) and max(r.lengths, default=0) < r.kv_len:
             self.take(smaller.of_keys(r, max(r.lengths, default=0)))
@@ -280,7 +265,7 @@ class Reduction:
         if isinstance(r.queries, tuple) and r.entries <= EXPLICIT:
             for place in range(len(r.queries)):
                 if isinstance(self.now.queries, tuple):
-                    self._down(self.now.queries[place], partial(_query, place), least=0, few=True)
+                    self._down(self.now.queries[place], partial(smaller.of_rows, place), least=0, few=True)
 
     def _down(
         self, size: int, make: Callable[[Recipe, int], Recipe], least: int = 1, few: bool = False
@@ -302,40 +287,3 @@ class Reduction:
                 found = middle
             else:
                 passing = middle
-
-
-def _kind(r: Recipe, name: str, words: str) -> Recipe:
-    return replace(r, mask=words) if name == "mask" else replace(r, bias=words)
-
-
-def _width(name: str, r: Recipe, n: int) -> Recipe:
-    return smaller.of_width(r, name, n)
-
-
-def _window(r: Recipe, left: int | None = None, right: int | None = None) -> Recipe:
-    old = r.window or (None, None)
-    return replace(r, window=(old[0] if left is None else left, old[1] if right is None else right))
-
-
-def _length(place: int, r: Recipe, n: int) -> Recipe:
-    if not isinstance(r.lengths, tuple):  # all are alike by now
-        return r
-    return _tied(r, replace(r, lengths=tuple(n if at == place else x for at, x in enumerate(r.lengths))))
-
-
-def _query(place: int, r: Recipe, n: int) -> Recipe:
-    if not isinstance(r.queries, tuple):
-        return r
-    return _tied(r, replace(r, queries=tuple(n if at == place else x for at, x in enumerate(r.queries))))
-
-
-def _stands(place: int, r: Recipe, n: int) -> Recipe:
-    assert isinstance(r.offset, tuple)
-    return replace(r, offset=tuple(n if at == place else x for at, x in enumerate(r.offset)))
-
-
-def _tied(before: Recipe, r: Recipe) -> Recipe:
-    """Of an operation with parts or pages: queries that stood at the end of their keys stay there."""
-    if not r.served:
-        return r
-    return parts.at_the_end(smaller.mended(r)) if parts.tied(before) else smaller.mended(r)

@@ -1,19 +1,16 @@
 """What a smaller call may look like: the same recipe with something off, or a size down and all that hangs on it."""
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from conformance.exploring import parts
 from conformance.exploring.counts import lengths, offsets, queries
-from conformance.exploring.numbers import ONES, RAMP, SCRAMBLED, ZEROS
+from conformance.exploring.plain import OPERANDS
 from conformance.exploring.recipe import EXPLICIT, Recipe
-from conformance.names import APPEND, LATENT, MERGE, PACKED, PAGED
+from conformance.names import PACKED, PAGED
 
 BROKEN = "NaN or infinity in "
 """What the option is called, before its operand, that a visible number is one of these."""
-FAR_LSES = "O7"
-"""Lses whose exponentials no float32 holds."""
 TILES = (8, 16, 32, 64, 128, 256)
 
 OFF: dict[str, dict[str, Any]] = {
@@ -31,10 +28,6 @@ OTHERS = {
     "q_segments": "segments", "kv_segments": "segments", "window": "window", "scale": "scale", "softcap": "softcap",
 }  # fmt: skip
 """Options that may be others in the call before, each with its field of a recipe."""
-
-
-_OPERANDS = {LATENT: ("query", "key"), MERGE: ("key", "value"), APPEND: ("key", "value")}
-"""Whose numbers a recipe says of operations that do not have all three."""
 
 
 def given(recipe: Recipe) -> list[str]:
@@ -80,7 +73,7 @@ def mended(r: Recipe) -> Recipe:
         r = parts.mended(r)
     elif (r.causal or r.window is not None) and r.offset is None and r.q_len != r.kv_len:
         r = replace(r, offset=r.kv_len - r.q_len)
-    there = set(_OPERANDS.get(r.operation, ("query", "key", "value"))) | (
+    there = set(OPERANDS.get(r.operation, ("query", "key", "value"))) | (
         {"grad_output"} if r.gradients else set()
     )
     there |= {"grad_lse"} if r.gradients and r.lse else set()
@@ -128,9 +121,11 @@ def of_entries(recipe: Recipe, entries: tuple[int, ...]) -> Recipe:
 
 def of_batch(recipe: Recipe, count: int) -> Recipe:
     """The first entries, or as many more of the same."""
-    if recipe.entries > EXPLICIT or count > EXPLICIT:
-        alike = recipe.lengths is None and recipe.queries is None and not recipe.offset
-        return replace(recipe, batch=(count,)) if alike or recipe.served else recipe
+    if recipe.served and max(recipe.entries, count) > EXPLICIT:
+        return replace(recipe, batch=(count,))
+    if count > EXPLICIT:
+        own = any(isinstance(each, tuple) for each in (recipe.lengths, recipe.queries, recipe.offset))
+        return recipe if own else replace(recipe, batch=(count,))
     return of_entries(recipe, tuple(n % max(recipe.entries, 1) for n in range(count)))
 
 
@@ -189,11 +184,53 @@ def row_alone(recipe: Recipe, row: int) -> Recipe:
     return of_queries(r, 1, from_end=False)
 
 
-def of_width(recipe: Recipe, name: str, width: int) -> Recipe:
+def of_width(recipe: Recipe, width: int, name: str = "both") -> Recipe:
     """Another width of heads; where both are the same they stay so."""
     if name == "both":
         return replace(recipe, d_k=width, d_v=width)
     return replace(recipe, **{name: width})  # type: ignore[arg-type]
+
+
+def of_window(recipe: Recipe, left: int | None = None, right: int | None = None) -> Recipe:
+    """Another reach of the window to one side."""
+    old = recipe.window or (None, None)
+    return replace(recipe, window=(old[0] if left is None else left, old[1] if right is None else right))
+
+
+def of_kind(recipe: Recipe, name: str, words: str) -> Recipe:
+    """Another mask or another bias."""
+    return replace(recipe, mask=words) if name == "mask" else replace(recipe, bias=words)
+
+
+def of_length(place: int, recipe: Recipe, length: int) -> Recipe:
+    """Another length of one entry; the same recipe where all are alike."""
+    if not isinstance(recipe.lengths, tuple):
+        return recipe
+    return _tied(recipe, replace(recipe, lengths=_other(recipe.lengths, place, length)))
+
+
+def of_rows(place: int, recipe: Recipe, count: int) -> Recipe:
+    """Another number of queries of one part; the same recipe where all are alike."""
+    if not isinstance(recipe.queries, tuple):
+        return recipe
+    return _tied(recipe, replace(recipe, queries=_other(recipe.queries, place, count)))
+
+
+def standing(place: int, recipe: Recipe, offset: int) -> Recipe:
+    """Another offset of one entry."""
+    assert isinstance(recipe.offset, tuple)
+    return replace(recipe, offset=_other(recipe.offset, place, offset))
+
+
+def _other(numbers: tuple[int, ...], place: int, number: int) -> tuple[int, ...]:
+    return (*numbers[:place], number, *numbers[place + 1 :])
+
+
+def _tied(before: Recipe, r: Recipe) -> Recipe:
+    """Of an operation with parts or pages: queries that stood at the end of their keys stay there."""
+    if not r.served:
+        return r
+    return parts.at_the_end(mended(r)) if parts.tied(before) else mended(r)
 
 
 def candidates(size: int, least: int = 1) -> list[int]:
@@ -201,34 +238,3 @@ def candidates(size: int, least: int = 1) -> list[int]:
     small = {least, 1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096}
     rests = {size % tile + whole for tile in TILES if tile < size for whole in (0, tile)}
     return sorted(n for n in small | rests if least <= n < size)
-
-
-def plainer(recipe: Recipe, operand: str) -> Iterator[Recipe]:
-    """Plainer numbers in one operand."""
-    now = recipe.family(operand)
-    shaped = now[0] in "nflc" and now != "n0"  # rather than plain already
-    more = (FAR_LSES,) if recipe.operation == MERGE and operand == "key" and shaped else ()
-    for family in (*_families(operand, now), *more):
-        yield recipe.made_of(operand, family)
-
-
-def _families(operand: str, now: str) -> Iterable[str]:
-    order: tuple[str, ...] = (ZEROS, ONES, RAMP, SCRAMBLED, "i", "n0")
-    if operand in ("value", "grad_output", "past_value"):
-        order = (
-            (ONES, RAMP, SCRAMBLED, ZEROS, "i", "n0")
-            if operand == "grad_output"
-            else (RAMP, SCRAMBLED, "i", "n0")
-        )
-    return order[: order.index(now)] if now in order else order
-
-
-def operands(recipe: Recipe) -> list[str]:
-    """The operands whose numbers may be made plainer."""
-    found = list(_OPERANDS.get(recipe.operation, ("query", "key", "value")))
-    found += ["past_key", "past_value"] if recipe.past else []
-    found += ["grad_output"] if recipe.gradients else []
-    found += ["sinks"] if recipe.sinks else []
-    found += ["weights"] if recipe.layer else []
-    found += ["biases"] if recipe.biases else []
-    return found

@@ -50,7 +50,8 @@ def diagnosis_lines(found: Diagnosed, rows: Iterable[Row] = ()) -> list[str]:
     places = [place.sentence for place in found.places if not noted]
     mostly = any(split.failing_elsewhere for split in found.splits[:1])
     conditions = split_lines(found.splits, there)
-    conditions = [*places, *conditions] if mostly else [*conditions, *places]
+    # what is said of other rows may be chance where the rows of all calls are told
+    conditions = [*places, *conditions[: 1 if places else None]] if mostly else [*conditions, *places]
     conditions += [sentence for each in found.results for sentence in each.untold(conditions)]
     # of a condition under which most rows pass, an experiment says more, unless it is known where in these rows
     vague = any(split.passing > split.failing for split in found.splits[:1]) and not there

@@ -15,6 +15,7 @@ from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
 from conformance.running.events import Event, GaveUp, Noticed, Started
+from conformance.running.in_full import in_full
 from conformance.running.request import Request
 from conformance.running.runner import start
 from conformance.running.select import wanted
@@ -60,6 +61,7 @@ class Recorder:
         self._started: Started | None = None
         self._rows: list[Row] = []
         self._found: Diagnosed | None = None
+        self.compared: Sequence[Row] = ()  # what was diagnosed: with answers that a report has no room for
         self._splits: tuple[Mapping[str, Any], ...] = ()
         self._notes: tuple[Mapping[str, Any], ...] = ()
         self._written = time.monotonic()
@@ -183,8 +185,9 @@ class Recorder:
         from conformance.telling.diagnosis import diagnosed_rows, notes_json, splits_json
 
         assert self._started is not None
+        self.compared = self._in_full()
         found = diagnose(
-            self._rows,
+            self.compared,
             self._vectors.cases,
             self._started.accuracy,
             packages=self._started.hello.environment,
@@ -193,6 +196,14 @@ class Recorder:
         self._found, self._rows = found, diagnosed_rows(self._rows, found)
         self._splits, self._notes = splits_json(found), notes_json(found)
         return found
+
+    def _in_full(self) -> Sequence[Row]:
+        """The rows, with answers that a report has no room for; as they are if the target starts no more."""
+        assert self._started is not None
+        cases = {case.id: case for case in self._vectors.cases}
+        with suppress(UsageError):
+            return in_full(self._rows, cases, self._started.accuracy, lambda: start(self._request, None)[0])
+        return self._rows
 
     def _experimented(self, found: "Diagnosed") -> "Diagnosed":
         """With what a failing case needs, where models leave it open; as it is if the target starts no more."""
@@ -230,7 +241,7 @@ class Recorder:
         return Finished(
             report,
             summary.by_operation(rows, started.hello),
-            finished.diagnosis(self._found, rows),
+            finished.diagnosis(self._found, self.compared),
             finished.causes(self._found),
             self._outliers(started.accuracy),
             tuple(filter(None, notes)),

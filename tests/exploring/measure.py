@@ -89,12 +89,17 @@ def gate(rng: random.Random) -> Gate:
         )  # fmt: skip
     return Gate(
         f"entry = {place}", lambda c: len(c.batch) == 1 and c.batch[0] > place,
-        lambda r: replace(
-            r, batch=(max(r.entries, place + 1),), lengths=r.lengths and (*r.lengths[:1],) * (place + 1),
-            offset=r.offset if not isinstance(r.offset, tuple) else (r.offset[0],) * (place + 1),
-        ),
-        0, place,
+        lambda r: _with_entries(r, max(r.entries, place + 1)), 0, place,
     )  # fmt: skip
+
+
+def _with_entries(r: Recipe, count: int) -> Recipe:
+    """So many entries along one axis: its own, and more of the first."""
+
+    def padded(each: Any) -> Any:
+        return (*each, *each[:1] * (count - len(each))) if isinstance(each, tuple) else each
+
+    return replace(r, batch=(count,), lengths=padded(r.lengths), offset=padded(r.offset))
 
 
 class Gated:

@@ -1,6 +1,10 @@
 """The reduction goes on only with calls that the oracle confirms."""
 
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
 
 from conformance.exploring.arrays import arrays
 from conformance.exploring.claims import Claims
@@ -13,6 +17,8 @@ from conformance.exploring.smaller import given, others, without
 from conformance.exploring.trial import Tried
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES, FEATURES, OPERATIONS, SDPA
+
+LONG = Recipe(SDPA, "float32", (), q_len=3, kv_len=23, stream=1)
 
 
 def row(recipe: Recipe, verdict: str) -> Row:
@@ -49,6 +55,21 @@ def test_lengths_that_have_to_be_alike_go_down_together() -> None:
     assert (reduced.kv_len, reduced.lengths) == (2, (1, 1))
 
 
+@pytest.mark.parametrize(
+    "more", [{"causal": True, "offset": -1}, {"causal": True, "offset": "*", "lengths": "*"}]
+)
+def test_many_entries_go_down(more: dict[str, Any]) -> None:
+    """The third of many entries is wrong: three are left, whatever their lengths and offsets."""
+
+    def ask(recipe: Recipe) -> Tried:
+        kept = recipe.lengths is not None if "lengths" in more else recipe.offset == more["offset"]
+        wrong = recipe.entries > 2 and recipe.causal and kept
+        return Tried(recipe, row(recipe, "fail" if wrong else "pass"))
+
+    first = ask(Recipe(SDPA, "float32", (300,), q_len=2, kv_len=1, stream=1, **more))
+    assert Reduction(ask, first, lambda recipe: True, dtypes=("float32",)).run().recipe.batch == (3,)
+
+
 def test_widths_go_down_apart() -> None:
     def ask(recipe: Recipe) -> Tried:
         return Tried(recipe, row(recipe, "fail" if recipe.d_k >= 65 else "pass"))
@@ -58,6 +79,42 @@ def test_widths_go_down_apart() -> None:
     assert (reduced.d_k, reduced.d_v) == (65, 1)
     tied = Reduction(ask, first, lambda recipe: recipe.d_k == recipe.d_v, dtypes=("float32",)).run().recipe
     assert (tied.d_k, tied.d_v) == (65, 65)
+
+
+def test_a_size_that_passed_by_chance_is_asked_with_other_numbers() -> None:
+    """The second entry is wrong where its queries differ in sign; at a width of one the first numbers do not."""
+
+    def ask(recipe: Recipe) -> Tried:
+        signs = set(np.sign(arrays(recipe)["query"][-1, ..., 0]).ravel()) if recipe.batch == (2,) else set()
+        return Tried(recipe, row(recipe, "fail" if {-1.0, 1.0} <= signs else "pass"))
+
+    recipe = Recipe(SDPA, "float32", (2,), q_len=2, kv_len=3, d_k=5, d_v=5, stream=1).made_of("query", "S")
+    narrow = replace(recipe, d_k=1, d_v=1)
+    assert ask(recipe).failed
+    assert not ask(narrow).failed
+    reduced = Reduction(ask, ask(recipe), lambda recipe: True, dtypes=("float32",)).run().recipe
+    assert (reduced.q_len, reduced.kv_len, reduced.d_k, reduced.d_v) == (2, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("more", "of"),
+    [({"segments": "b-v"}, "kv_segments"), ({"mask": "bqk-r"}, "mask")],
+    ids=["segments", "mask"],
+)
+def test_what_hides_may_have_passed_by_chance(more: dict[str, Any], of: str) -> None:
+    """Two keys next to each other have to differ in what hides them, which two keys alone do with some numbers."""
+
+    def ask(recipe: Recipe) -> Tried:
+        steps = np.diff(arrays(recipe).get(of, np.zeros(1)).astype(np.int64))
+        wrong = (abs(steps) == 1).any() and (recipe.mask or recipe.segments)[-1] in "vr"
+        return Tried(recipe, row(recipe, "fail" if wrong else "pass"))
+
+    made = [replace(LONG, **more, stream=n) for n in range(1, 99)]
+    first = next(
+        r for r in map(ask, made) if r.failed and not ask(replace(r.recipe, q_len=1, kv_len=2)).failed
+    )
+    reduced = Reduction(ask, first, lambda recipe: True, dtypes=("float32",)).run().recipe
+    assert (reduced.q_len, reduced.kv_len) == (1, 2)
 
 
 def test_the_calls_before_differ_in_what_is_named() -> None:
