@@ -23,6 +23,7 @@ class Needs:
     alone: bool = False  # whether it passes if it is asked alone
     others: str = ""  # what other failing calls do alone
     behind: str = ""  # what a call before it of the same shapes has otherwise, so that it fails
+    there: str = ""  # which results are wrong, and where in them
     untried: tuple[str, ...] = ()  # what time did not allow to leave out
     changed: Changed = field(
         default_factory=Changed, compare=False, repr=False
@@ -44,6 +45,7 @@ class Needs:
             )
         what = [*self.options, *self.sizes]
         takes = f"only with {joined(what)}" if what else "whatever is left out of the call"
+        takes += f", and there {self.there}" if self.there else ""
         free = f"; the same without {joined(self.free)}" if self.free else ""
         left = f"; not tried without {joined(self.untried)}" if self.untried else ""
         return f"By experiment {self.operation} {self.verb} {takes}{free}{left} ({self.case}, {self.dtype})."

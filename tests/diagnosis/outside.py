@@ -24,8 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from wrong import edited, edits_of, rows_of
 
 from conformance.diagnosis.search import diagnose
-from conformance.exploring.experiment import experiments, worth_asking
+from conformance.exploring.experiment import experiments
 from conformance.exploring.needed import settled
+from conformance.exploring.worth import worth_asking
 from conformance.running.runner import InProcess
 from conformance.running.target import adopt
 from conformance.telling.diagnosis import diagnosis_lines
