@@ -69,7 +69,8 @@ class Experiment:
             answer = self._ask(Question(case, dtype))
             numbers = answer.kind == "outputs"
             kind = certified.judge(answer.outputs, self._policy).verdict if numbers else answer.kind
-            self._keep(case, kind, answer)
+            if dtype == self._row.dtype:
+                self._keep(case, kind, answer)
         except (UnjudgedError, WrongOracleError, ValueError, TypeError):
             return None
         if kind not in (self._row.judged, "pass"):
