@@ -238,7 +238,7 @@ def experiments(
 
     The second is one that the first does not cover. `start` gives an asker of the target, for each of them.
     """
-    known, told = {case.id: case for case in cases}, knownrows_of(found)
+    known, told = {case.id: case for case in cases}, known_rows(found)
     failing = [
         row
         for row in rows
