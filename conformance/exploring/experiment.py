@@ -19,6 +19,7 @@ from conformance.exploring.needed import Needs
 from conformance.exploring.refute import Changed
 from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, parts, varied
 from conformance.exploring.whole import fillings
+from conformance.exploring.worth import known_rows
 from conformance.judging.verdict import Row
 from conformance.names import DENSE, MHA, MHA_VJP, REDUCED_POLICIES
 from conformance.oracle import UnjudgedError, WrongOracleError, certify
