@@ -1,21 +1,22 @@
 """What a stored case that fails needs, found by asking the target changed calls: a condition that is true of it."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 
 from conformance.diagnosis.facts import sizes
-from conformance.diagnosis.failing import Asked, Failure
 from conformance.diagnosis.finding import Diagnosed
 from conformance.exploring.alone import alone, behind
 from conformance.exploring.boundary import condition
+from conformance.exploring.changed import Changed
 from conformance.exploring.details import told as held
 from conformance.exploring.grow import moved, shrunk, up_to
 from conformance.exploring.lengths import NAMES, between, says_nothing
 from conformance.exploring.needed import Needs
-from conformance.exploring.refute import FEW, Changed
 from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, parts, varied
+from conformance.exploring.whole import fillings
 from conformance.judging.verdict import Row
 from conformance.names import DENSE, MHA, MHA_VJP, REDUCED_POLICIES
 from conformance.oracle import UnjudgedError, WrongOracleError, certify
@@ -40,6 +41,10 @@ LARGE = 2**26
 """Products of two numbers in a call above which it is not changed: it takes too long to judge."""
 OTHERS = 2
 """Draws of other numbers, before a size is taken for one that passes."""
+HALVES = ("float16", "bfloat16")
+WIDER = {"float32": ("float64",), "float16": ("float32", "float64"), "bfloat16": ("float32", "float64")}
+"""Dtypes that hold what another one holds."""
+
 Ask = Callable[[Question], Answer]
 
 
@@ -48,34 +53,31 @@ class Experiment:
 
     def __init__(self, case: Case, row: Row, policy: str, ask: Ask, until: float) -> None:
         self._case, self._row, self._ask, self._until = case, row, ask, until
+        self._changed = Changed()
         self._sure = False  # whether it fails with other numbers as well
-        self._asked, self.changed = 0, Changed()
         self._policy = "eager" if policy in REDUCED_POLICIES and row.dtype != "float32" else policy
 
-    def fails(self, v: Varied) -> bool | None:
+    def fails(self, v: Varied, dtype: str = "") -> bool | None:
         """Whether a call fails in the same way; None where nothing is known of it, or it fails in another way."""
         if self._over:
             return None
+        dtype = dtype or self._row.dtype
         try:
             certified = certify(
-                v.operation, v.inputs, v.options, self._row.dtype, policies=(self._policy,),
-                dtype_of=v.dtype_of, name="diagnose/changed",
+                v.operation, v.inputs, v.options, dtype, policies=(self._policy,),
+                dtype_of=v.dtype_of, name=f"diagnose/changed-{self._changed.number}",
             )  # fmt: skip
             case = replace(certified.case, memory=v.memory)
-            answer = self._ask(Question(case, self._row.dtype))
+            answer = self._ask(Question(case, dtype))
             numbers = answer.kind == "outputs"
             kind = certified.judge(answer.outputs, self._policy).verdict if numbers else answer.kind
-            self._keep(replace(case, id=f"{case.id}-{self._asked}"), kind, answer)
         except (UnjudgedError, WrongOracleError, ValueError, TypeError):
             return None
-        return True if kind == self._row.judged else False if kind == "pass" else None
-
-    def _keep(self, case: Case, kind: str, answer: Answer) -> None:
-        self._asked += 1
-        if kind == "pass":
-            self.changed.add(Asked(case, self._row.dtype))
-        elif kind == "fail":
-            self.changed.add(Failure(case, self._row.dtype, outputs=answer.outputs))
+        if kind not in (self._row.judged, "pass"):
+            return None
+        if dtype == self._row.dtype:
+            self._changed.add(certified.case, dtype, answer, kind != "pass")
+        return kind != "pass"
 
     def needs(self) -> Needs | None:
         """Each option off, then each size down; None where the case does not fail again."""
@@ -88,7 +90,7 @@ class Experiment:
             return None if again is None or self._case.repeat > 1 else self._alone
         now = self._smaller(now)
         needed, untried = list[str](), list[str]()
-        for words, ways in changes(now):
+        for words, ways in chain(changes(now), fillings(now)):
             told: list[bool | None] = []
             untried += [words] if self._over else []
             for way in ways:
@@ -104,6 +106,8 @@ class Experiment:
             if told and all(each is False for each in told):
                 needed.append(words)
         options, now = held(now, self.fails, needed, lambda: self._over)
+        plain = {words.removesuffix(" that broadcasts") for words in needed if words.endswith("broadcasts")}
+        options = [*self._narrow(now), *(words for words in options if words not in plain)]
         lengths = list[str]()
         others = [self.fails(otherwise(now, seed)) for seed in range(OTHERS)]
         self._sure = any(others)
@@ -125,7 +129,16 @@ class Experiment:
         return Needs(
             self._row.case, self._row.dtype, "raises" if self._row.judged == "error" else "is wrong",
             self._case.operation, tuple(options), tuple(lengths), tuple(free), untried=tuple(untried),
+            there=self._changed.there(self._policy), changed=self._changed,
         )  # fmt: skip
+
+    def _narrow(self, v: Varied) -> Iterator[str]:
+        """The dtype of a call, if a wider one passes; that it has 16 bits, if the other of these fails too."""
+        dtype = self._row.dtype
+        if not any(self.fails(v, wider) is False for wider in WIDER.get(dtype, ())):
+            return
+        other = HALVES[1 - HALVES.index(dtype)] if dtype in HALVES else ""
+        yield "operands of 16 bits" if other and self.fails(v, other) else dtype
 
     @property
     def _over(self) -> bool:
@@ -200,16 +213,16 @@ def _products(v: Varied) -> int:
 
 def worth_asking(found: Diagnosed) -> bool:
     """Whether models and notes leave it open why most of what fails does; a model of few cases may fit by chance."""
-    few = found.cases < FEW and not found.splits and any(finding.explained for finding in found.findings)
-    return few or len(_known(found)) < KNOWN * found.compared
+    return len(_known(found)) < KNOWN * found.compared
 
 
 def _known(found: Diagnosed) -> set[tuple[str, str]]:
     """Rows that a model reproduces which nothing speaks against, or that a note tells of.
 
-    Of few cases a model reproduces none for certain: they may fit by chance.
+    Of few cases without a condition a model reproduces none for certain: they may fit by chance.
     """
-    findings = found.findings if found.cases > FEW else ()
+    few = found.cases < FEW and not found.splits
+    findings = () if few else found.findings
     exact = {f for each in findings if not each.contradicted and not each.partly for f in each.explained}
     exact |= {f for note in found.notes for f in note.explained}
     return {(f.case.id, f.dtype) for f in exact}
@@ -251,9 +264,8 @@ def experiments(
             continue
         tried += 1
         asker = start()
-        experiment = Experiment(case, row, policy, asker.ask, until)
         try:
-            needed = experiment.needs()
+            needed = Experiment(case, row, policy, asker.ask, until).needs()
         except BaseException:
             asker.kill()
             raise
@@ -264,7 +276,7 @@ def experiments(
             needed, failing = replace(needed, others=others.sentence, behind=after), [*others.failing]
         # that all can be left out says nothing beside a condition
         if needed is not None and (needed.alone or needed.options or needed.sizes or not told_else):
-            needs.append(replace(needed, changed=experiment.changed))
+            needs.append(needed)
     return tuple(needs)
 
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from conformance.diagnosis.finding import Diagnosed
+from conformance.exploring.changed import Changed
 from conformance.exploring.explain import joined
 from conformance.exploring.refine import refined
-from conformance.exploring.refute import Changed, unrefuted
+from conformance.exploring.refute import unrefuted
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Needs:
     alone: bool = False  # whether it passes if it is asked alone
     others: str = ""  # what other failing calls do alone
     behind: str = ""  # what a call before it of the same shapes has otherwise, so that it fails
+    there: str = ""  # which results are wrong, and where in them
     untried: tuple[str, ...] = ()  # what time did not allow to leave out
     changed: Changed = field(
         default_factory=Changed, compare=False, repr=False
@@ -44,6 +46,7 @@ class Needs:
             )
         what = [*self.options, *self.sizes]
         takes = f"only with {joined(what)}" if what else "whatever is left out of the call"
+        takes += f", and there {self.there}" if self.there else ""
         free = f"; the same without {joined(self.free)}" if self.free else ""
         left = f"; not tried without {joined(self.untried)}" if self.untried else ""
         return f"By experiment {self.operation} {self.verb} {takes}{free}{left} ({self.case}, {self.dtype})."

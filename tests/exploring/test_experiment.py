@@ -14,6 +14,7 @@ from conformance.diagnosis.search import models
 from conformance.exploring.experiment import Experiment, experiments, worth_asking
 from conformance.exploring.needed import Needs, settled
 from conformance.exploring.vary import axes, changes, cut, extent, otherwise, varied
+from conformance.exploring.whole import fillings, visible
 from conformance.judging.verdict import Row
 from conformance.running.messages import Question
 from conformance.running.runner import InProcess, answered
@@ -189,7 +190,7 @@ def test_a_right_program_passes_every_changed_call(name: str) -> None:
     row = replace(_failing(case), dtype="float64")
     experiment = Experiment(case, row, "eager", asker.ask, float("inf"))
     call, answers = varied(case), []
-    for words, ways in changes(call):
+    for words, ways in (*changes(call), *fillings(call)):
         for way in ways:
             try:
                 changed = way(call)
@@ -259,3 +260,71 @@ def test_what_time_did_not_allow_to_leave_out_is_said() -> None:
         "By experiment f is wrong only with a past; the same without `mask`; not tried without `scale` and `b_o` "
         "(a/b, float32)."
     )
+
+
+def gradients(name: str, spoils: Callable[[Mapping[str, Any], Any], Any]) -> InProcess:
+    """Gradients, one of which is spoiled where options and the gradient say so."""
+
+    def vjp(query: Any, key: Any, value: Any, grad_output: Any, **options: Any) -> Any:
+        found = mha_core.scaled_dot_product_attention_vjp(query, key, value, grad_output, **options)
+        wrong = spoils({name: x for name, x in options.items() if x is not None}, found[name])
+        return {**found, name: np.where(wrong, found[name] + found[name].dtype.type(1), found[name])}
+
+    return InProcess(adopt(type("T", (), {"scaled_dot_product_attention_vjp": staticmethod(vjp)}), "spoiled"))
+
+
+def needs_of_gradients(case: str, dtype: str, asker: InProcess) -> Needs:
+    row = answered(Question(CASES[case], dtype), "eager", asker)
+    assert row.failed
+    needs = Experiment(CASES[case], row, "eager", asker.ask, float("inf")).needs()
+    assert needs is not None
+    return needs
+
+
+def test_a_narrow_dtype_is_said_where_a_wider_one_passes() -> None:
+    for dtypes, words in ((("float16",), "float16"), (("float16", "bfloat16"), "operands of 16 bits")):
+        asker = gradients("key", lambda _, x, dtypes=dtypes: x.dtype.name in dtypes)  # type: ignore[misc]
+        needs = needs_of_gradients("gradient/gauss", "float16", asker)
+        assert needs.options[0] == words
+        assert "and there only in the gradient of key" in needs.sentence
+    asker = gradients("key", lambda _, x: np.ones(x.shape, bool))
+    assert needs_of_gradients("gradient/gauss", "float16", asker).options == ()
+
+
+def test_where_in_a_result_is_said_too() -> None:
+    asker = gradients("value", lambda _, x: (np.arange(x.shape[-2]) >= 16)[:, None])
+    needs = needs_of_gradients("gradient/tiles", "float64", asker)
+    assert needs.there == "only in the gradient of value, behind the first 16 keys"
+
+
+def test_a_table_that_broadcasts_is_told_from_one_that_does_not() -> None:
+    case = next(
+        c
+        for c in CASES.values()
+        if c.operation == "scaled_dot_product_attention_vjp"
+        and "float64" in c.dtypes
+        and len(c.shapes.get("attn_bias", "....")) < 4
+    )
+
+    def smaller(given: Mapping[str, Any], _: Any) -> Any:
+        return "attn_bias" in given and given["attn_bias"].ndim < 4
+
+    asker = gradients("query", smaller)
+    needs = needs_of_gradients(case.id, "float64", asker)
+    assert "`attn_bias` that broadcasts" in needs.options
+    assert "`attn_bias`" not in needs.options
+
+
+@pytest.mark.parametrize("case", ["mask/empty-row-by-length", "gradient/mask-of-queries-causal"])
+def test_a_query_that_sees_no_key_is_taken_away(case: str) -> None:
+    call = varied(CASES[case])
+    assert not visible(call).any(-1).all()
+    (ways,) = (ways for words, ways in fillings(call) if words == "a query that sees no key")
+    made = []
+    for way in ways:
+        try:
+            made.append(way(call))
+        except ValueError:
+            continue
+    assert made
+    assert all(visible(each).any(-1).all() for each in made)
