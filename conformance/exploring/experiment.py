@@ -11,10 +11,12 @@ from conformance.diagnosis.finding import Diagnosed
 from conformance.exploring.alone import alone
 from conformance.exploring.boundary import condition
 from conformance.exploring.changed import Changed
-from conformance.exploring.grow import moved, shrunk, up_to
-from conformance.exploring.needed import Needs, between, says_nothing
+from conformance.exploring.details import told as held
+from conformance.exploring.grow import last, moved, shrunk, up_to
+from conformance.exploring.lengths import NAMES, between, says_nothing
+from conformance.exploring.needed import Needs
 from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, parts, varied
-from conformance.exploring.whole import fillings
+from conformance.exploring.whole import WIDTHS, fillings
 from conformance.judging.verdict import Row
 from conformance.names import DENSE, MHA, MHA_VJP, REDUCED_POLICIES
 from conformance.oracle import UnjudgedError, WrongOracleError, certify
@@ -35,8 +37,6 @@ MOST = 2
 """Cases that are changed."""
 LARGE = 2**26
 """Products of two numbers in a call above which it is not changed: it takes too long to judge."""
-NAMES = {"kv_len": "kv_len", "q_len": "q_len", "d_k": "d_k", "d_v": "d_v", "length": "lengths"}
-
 OTHERS = 2
 """Draws of other numbers, before a size is taken for one that passes."""
 HALVES = ("float16", "bfloat16")
@@ -99,16 +99,19 @@ class Experiment:
                     told.append(self.fails(changed))
                     if told[-1]:
                         now = changed
-                        free.append(words)
+                        free += [words] if words != WIDTHS else []
                         break
             if told and all(each is False for each in told):
                 needed.append(words)
         plain = {words.removesuffix(" that broadcasts") for words in needed if words.endswith("broadcasts")}
-        needed = [*self._narrow(now), *(words for words in needed if words not in plain)]
+        options, now = held(now, self.fails, needed, lambda: self._over)
+        options = [*self._narrow(now), *(words for words in options if words not in plain)]
         lengths = list[str]()
         others = [self.fails(otherwise(now, seed)) for seed in range(OTHERS)]
         self._sure = any(others)
         for axis in axes(now):
+            if WIDTHS in needed and axis in ("d_k", "d_v"):
+                continue
             words, now = self._size(now, axis)
             if words and (self._sure or words.endswith("or more")) and not says_nothing(axis, words, needed):
                 lengths.append(f"{NAMES[axis]} {words}")
@@ -120,12 +123,12 @@ class Experiment:
             lengths = [words for words in lengths if words != least]
             lengths.append(between(least.removeprefix("q_len ").removesuffix(" or more") or "1", most))
         if all(other is False for other in others):
-            needed.append("numbers such as these")
-        if self._over and not needed and not lengths:
+            options.append("numbers such as these")
+        if self._over and not options and not lengths:
             return None
         return Needs(
             self._row.case, self._row.dtype, "raises" if self._row.judged == "error" else "is wrong",
-            self._case.operation, tuple(needed), tuple(lengths), tuple(free), untried=tuple(untried),
+            self._case.operation, tuple(options), tuple(lengths), tuple(free), untried=tuple(untried),
             there=self._asked.there(self._policy),
         )  # fmt: skip
 
@@ -174,11 +177,8 @@ class Experiment:
 
         def fails(n: int) -> bool | None:
             if n not in known:
-                for way in (
-                    cut,
-                    shrunk,
-                    moved,
-                ):  # lengths and offsets that are cut may be what fails no longer
+                # lengths and offsets that are cut may be what fails no longer, and so may the last rows
+                for way in (cut, shrunk, moved, last):
                     smaller = way(v, axis, n)
                     known[n] = self._ever(smaller) if way is cut or smaller is not v else known[n]
                     if known[n]:
@@ -284,5 +284,5 @@ def _covered(case: Case, needs: Needs) -> bool:
         return False
     if layer[0] != layer[1] or case.gradients != needs.operation.endswith("_vjp"):
         return False
-    names = {words.strip("`") for words in needs.options if words.startswith("`") and words.endswith("`")}
+    names = {words.split("`")[1] for words in needs.options if words.startswith("`")}
     return names <= {*case.inputs, *case.options}

@@ -1,19 +1,11 @@
 """What a case needs to fail, in a sentence."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from conformance.diagnosis.finding import Diagnosed
 from conformance.exploring.explain import joined
 from conformance.exploring.refine import refined
-
-LENGTHS = ("kv_len", "q_len", "length")
-PLACED = ("window", "kv_lengths", "is_causal", "q_offset")
-"""Options that say by its place whether a key is seen."""
-SMALL = 7
-"""A number of keys or queries up to which such an option needs it."""
-TRIVIAL = {("kv_len", "2 or more"), ("length", "2 or more")}
-"""Sizes that say nothing: the weight of a single key is one, whatever is wrong with logits."""
 
 
 @dataclass(frozen=True)
@@ -47,28 +39,6 @@ class Needs:
         free = f"; the same without {joined(self.free)}" if self.free else ""
         left = f"; not tried without {joined(self.untried)}" if self.untried else ""
         return f"By experiment {self.operation} {self.verb} {takes}{free}{left} ({self.case}, {self.dtype})."
-
-
-def says_nothing(axis: str, words: str, needed: Iterable[str]) -> bool:
-    """Whether a size is only what weights need to differ, or what an option needs to hide and to show something."""
-    if (axis, words) in TRIVIAL:
-        return True
-    smallest = words.removesuffix(" or more")
-    placed = {name for words in needed for name in PLACED if f"`{name}`" in words}
-    return (
-        axis in LENGTHS
-        and smallest.isdigit()
-        and words != smallest
-        and int(smallest) <= SMALL
-        and bool(placed)
-    )
-
-
-def between(least: str, most: int) -> str:
-    """Numbers of queries in words."""
-    if least == str(most):
-        return f"q_len {most}"
-    return f"q_len {most} at most" if least == "1" else f"q_len {least} to {most}"
 
 
 def settled(found: Diagnosed, needs: Sequence[Needs]) -> Diagnosed:
