@@ -171,6 +171,8 @@ def _sizes(of: Sequence[Mapping[str, int]], failing: Array) -> Iterator[tuple[st
             if low == bad.max():
                 yield _most(low, one, many), size <= low
         if name in ("q_len", "kv_len"):
+            for tile in TILES[1:]:
+                yield more(name, tile), size > tile
             yield f"with 1 {one}", size == 1
             for tile in TILES:
                 yield f"where the number of {many} is no multiple of {tile}", size % tile != 0

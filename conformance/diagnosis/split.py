@@ -26,6 +26,10 @@ RARE = 3.0
 """Bits that the name of a condition on what an option holds takes beyond the others."""
 SHARP = 0.8
 """The share of the rows under a condition that fail, from which on a second one may leave out none of them."""
+PURE, LARGE = 0.95, 0.66
+"""Shares, of the rows under a condition those that fail, or of what fails what is under it, if more fails elsewhere."""
+SOME = 0.2
+"""The share of the rows under a condition that fail, below which it says next to nothing."""
 HALF = 0.5
 """The share of the rows under a condition that fail, and of what fails that is under one, below which it misleads."""
 PAIRED = 40
@@ -94,6 +98,8 @@ def _of_kind(
         if not found and holds.mean() > (WIDE if failing[outside].any() else WIDEST):
             break
         if failing[outside].any() and failing[inside].mean() < HALF:  # neither only there nor mostly there
+            break
+        if failing[inside].mean() < SOME:
             break
         if len({rows[n].case for n in inside if failing[n]}) < 2:  # one case is said by its name
             break
@@ -190,6 +196,8 @@ def _spared(holds: Array, failing: Array, each: float) -> Array:
     rest, bad_rest = len(failing) - inside, failing.sum() - bad
     spared = _bits(failing.sum(), len(failing)) - _bits(bad, inside) - _bits(bad_rest, rest)
     spared = spared / each - MOSTLY * (bad_rest > 0)
+    # where most of what it holds for passes, or much fails elsewhere, it is chance that it holds
+    spared[(bad_rest > 0) & (bad < PURE * inside) & (bad < LARGE * (bad + bad_rest))] = -np.inf
     return np.where(bad * rest > bad_rest * inside, spared, -np.inf)
 
 

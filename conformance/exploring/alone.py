@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,10 +11,16 @@ from conformance.diagnosis.places import by_places
 from conformance.judging.verdict import Row
 from conformance.running.messages import Question
 from conformance.running.runner import Asker, answered_once
-from conformance.vectors.case import Case
+from conformance.vectors.case import Array, Case
 
 MOST = 16
 """Rows that are asked."""
+OTHERS = {
+    "mask": "another mask",
+    "attn_bias": "another bias",
+    "kv_lengths": "other lengths",
+    "q_offset": "other offsets",
+}
 ENOUGH = 4
 """Rows that fail, each of which takes a new process."""
 
@@ -46,7 +52,12 @@ def alone(
             if asked == MOST or len(failing) == ENOUGH or time.process_time() > until:
                 break
             asked += 1
-            again = answered_once(Question(cases[row.case], row.dtype), policy, asker)
+            question = Question(cases[row.case], row.dtype)
+            if answered_once(question, policy, asker).verdict != row.judged:
+                continue
+            asker.close()
+            asker = start()
+            again = answered_once(question, policy, asker)  # the ones before may be what it fails behind
             if again.verdict == row.judged:
                 failing.append(again)
                 asker.close()
@@ -77,3 +88,32 @@ def _various(rows: Iterable[Row]) -> Iterator[Row]:
             told.update(row.features)
             yield row
     yield from rest
+
+
+def behind(row: Row, case: Case, policy: str, start: Callable[[], Asker]) -> str:
+    """What a call before it of the same shapes has to hold otherwise, so that the row fails, in words; or nothing."""
+    for words, inputs in _otherwise(case):
+        asker = start()
+        try:
+            asker.ask(Question(replace(case, inputs=inputs, seeded={}), row.dtype))
+            again = answered_once(Question(case, row.dtype), policy, asker)
+        except BaseException:
+            asker.kill()
+            raise
+        asker.close()
+        if again.verdict == row.judged:
+            return words
+    return ""
+
+
+def _otherwise(case: Case) -> Iterator[tuple[str, Mapping[str, Array]]]:
+    """The operands of a call, one of its options with other numbers; at last all of query, key and value."""
+    given = {name: case.inputs[name] for name in case.inputs}
+    for name, words in OTHERS.items():
+        if name in given and given[name].size:
+            x = given[name]
+            other = (
+                ~x if x.dtype.kind == "b" else np.maximum(x - 1, 0) if x.dtype.kind in "iu" else x[..., ::-1]
+            )
+            yield words, {**given, name: np.asarray(other, x.dtype)}
+    yield "other numbers", {**given, **{name: given[name][..., ::-1] for name in ("query", "key", "value")}}

@@ -7,16 +7,19 @@ from dataclasses import replace
 from itertools import chain
 
 from conformance.diagnosis.facts import sizes
+from conformance.diagnosis.failing import Asked, Failure
 from conformance.diagnosis.finding import Diagnosed
-from conformance.exploring.alone import alone
+from conformance.exploring.alone import alone, behind
 from conformance.exploring.boundary import condition
-from conformance.exploring.changed import Changed
+from conformance.exploring.changed import Changed as Answers
 from conformance.exploring.details import told as held
-from conformance.exploring.grow import last, moved, shrunk, up_to
-from conformance.exploring.lengths import NAMES, between, says_nothing
+from conformance.exploring.grow import LONGEST, last, moved, shrunk, stretched, stretches, up_to
+from conformance.exploring.lengths import NAMES, between, of_tiles, says_nothing
 from conformance.exploring.needed import Needs
+from conformance.exploring.refute import Changed
 from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, parts, varied
 from conformance.exploring.whole import WIDTHS, fillings
+from conformance.exploring.worth import known_rows
 from conformance.judging.verdict import Row
 from conformance.names import DENSE, MHA, MHA_VJP, REDUCED_POLICIES
 from conformance.oracle import UnjudgedError, WrongOracleError, certify
@@ -30,9 +33,6 @@ ASKS = 12
 """Sizes of an axis that are asked above the smallest that fails."""
 COSTLY = 2**9
 """Queries times keys of a call above which its lengths are cut first."""
-KNOWN = 0.8
-"""The share of what fails and can be compared that models reproduce without contradiction, from which on no experiment
-is made."""
 MOST = 2
 """Cases that are changed."""
 LARGE = 2**26
@@ -51,8 +51,8 @@ class Experiment:
 
     def __init__(self, case: Case, row: Row, policy: str, ask: Ask, until: float) -> None:
         self._case, self._row, self._ask, self._until = case, row, ask, until
-        self._asked = Changed()
         self._sure = False  # whether it fails with other numbers as well
+        self._asked, self.changed = Answers(), Changed()
         self._policy = "eager" if policy in REDUCED_POLICIES and row.dtype != "float32" else policy
 
     def fails(self, v: Varied, dtype: str = "") -> bool | None:
@@ -69,6 +69,7 @@ class Experiment:
             answer = self._ask(Question(case, dtype))
             numbers = answer.kind == "outputs"
             kind = certified.judge(answer.outputs, self._policy).verdict if numbers else answer.kind
+            self._keep(case, kind, answer)
         except (UnjudgedError, WrongOracleError, ValueError, TypeError):
             return None
         if kind not in (self._row.judged, "pass"):
@@ -76,6 +77,12 @@ class Experiment:
         if dtype == self._row.dtype:
             self._asked.add(certified.case, dtype, answer, kind != "pass")
         return kind != "pass"
+
+    def _keep(self, case: Case, kind: str, answer: Answer) -> None:
+        if kind == "pass":
+            self.changed.add(Asked(case, self._row.dtype))
+        elif kind == "fail":
+            self.changed.add(Failure(case, self._row.dtype, outputs=answer.outputs))
 
     def needs(self) -> Needs | None:
         """Each option off, then each size down; None where the case does not fail again."""
@@ -105,7 +112,8 @@ class Experiment:
                 needed.append(words)
         plain = {words.removesuffix(" that broadcasts") for words in needed if words.endswith("broadcasts")}
         options, now = held(now, self.fails, needed, lambda: self._over)
-        options = [*self._narrow(now), *(words for words in options if words not in plain)]
+        options = [words for words in options if words.partition(" (")[0] not in plain]
+        options = [*self._narrow(now), *options]
         lengths = list[str]()
         others = [self.fails(otherwise(now, seed)) for seed in range(OTHERS)]
         self._sure = any(others)
@@ -176,7 +184,9 @@ class Experiment:
         failing = {most: v}
 
         def fails(n: int) -> bool | None:
-            if n not in known:
+            if n > most:
+                known.setdefault(n, self._ever(stretched(v, axis, n)))
+            elif n not in known:
                 # lengths and offsets that are cut may be what fails no longer, and so may the last rows
                 for way in (cut, shrunk, moved, last):
                     smaller = way(v, axis, n)
@@ -197,6 +207,9 @@ class Experiment:
         words = condition(least, fails, ASKS, most) if most > 1 else ""
         if not words and least > 1 and fails(least - 1) is False:
             words = f"{least} or more"
+        if not words and stretches(v, axis):  # none of its own sizes tells of tiles
+            more = condition(least, fails, ASKS, LONGEST) or ""
+            words = more if of_tiles(more) else ""
         if self._over:
             words = ""
         return words or "", failing[least]
@@ -206,20 +219,6 @@ def _products(v: Varied) -> int:
     """Queries times keys, those of a past too."""
     past = v.inputs["past_key"].shape[-2] if v.given("past_key") else 0
     return v.size("q_len") * (v.size("kv_len") + past)
-
-
-def worth_asking(found: Diagnosed) -> bool:
-    """Whether models and notes leave it open why most of what fails, and can be compared, does."""
-    return len(_known(found)) < KNOWN * found.compared
-
-
-def _known(found: Diagnosed) -> set[tuple[str, str]]:
-    """Rows that a model reproduces which nothing speaks against, or that a note tells of."""
-    exact = {
-        f for each in found.findings if not each.contradicted and not each.partly for f in each.explained
-    }
-    exact |= {f for note in found.notes for f in note.explained}
-    return {(f.case.id, f.dtype) for f in exact}
 
 
 def experiments(
@@ -234,7 +233,7 @@ def experiments(
 
     The second is one that the first does not cover. `start` gives an asker of the target, for each of them.
     """
-    known, told = {case.id: case for case in cases}, _known(found)
+    known, told = {case.id: case for case in cases}, known_rows(found)
     failing = [
         row
         for row in rows
@@ -245,6 +244,7 @@ def experiments(
         and row.key not in told
     ]
     failing.sort(key=lambda row: _work(known[row.case]))
+    told_else = bool(found.splits or found.places or found.notes)
     needs: list[Needs] = []
     until, tried = time.process_time() + seconds, 0
     while failing and tried < MOST:
@@ -256,18 +256,20 @@ def experiments(
             continue
         tried += 1
         asker = start()
+        experiment = Experiment(case, row, policy, asker.ask, until)
         try:
-            needed = Experiment(case, row, policy, asker.ask, until).needs()
+            needed = experiment.needs()
         except BaseException:
             asker.kill()
             raise
         asker.close()
         if needed is not None and needed.alone:  # only what fails without earlier calls can be told more of
+            after = behind(row, case, policy, start)
             others = alone(failing, known, policy, start, until)
-            needed, failing = replace(needed, others=others.sentence), [*others.failing]
+            needed, failing = replace(needed, others=others.sentence, behind=after), [*others.failing]
         # that all can be left out says nothing beside a condition
-        if needed is not None and (needed.alone or needed.options or needed.sizes or not found.splits):
-            needs.append(needed)
+        if needed is not None and (needed.alone or needed.options or needed.sizes or not told_else):
+            needs.append(replace(needed, changed=experiment.changed))
     return tuple(needs)
 
 

@@ -8,6 +8,10 @@ import numpy as np
 from conformance.exploring.vary import LATER, TABLES, Varied, cut, extent
 from conformance.vectors.case import Array
 
+LONGEST = 130
+"""Keys, or numbers of a key or value, that a call is given."""
+COSTLY = 2**14
+"""Products of two numbers above which a call is not given more keys or wider ones."""
 MOST = 32
 """Queries of a case above which it is not given more."""
 
@@ -20,6 +24,39 @@ def grown(v: Varied, to: int) -> Varied:
         if name in found and (name not in TABLES or found[name].shape[-2] > 1):
             rows = np.arange(to) % found[name].shape[axis]
             found[name] = np.take(found[name], rows, axis=axis)
+    return replace(v, inputs=found, memory={})
+
+
+def stretches(v: Varied, axis: str) -> bool:
+    """Whether a call may be given more keys, or wider ones, or wider values."""
+    known = {"kv_len": ("key", "value"), "d_k": ("query", "key"), "d_v": ("value",)}
+    if axis not in known or "past_key" in v.inputs or extent(v, axis) >= LONGEST // 2:
+        return False
+    work = v.size("q_len") * v.size("heads") * v.size("entries") * v.size("d_k") * v.size("kv_len")
+    return 0 < work * LONGEST / extent(v, axis) <= 2**7 * COSTLY
+
+
+def stretched(v: Varied, axis: str, to: int) -> Varied:
+    """The call with an axis made so long by other numbers; a table repeats its columns, and full lengths stay full."""
+    found, now = dict(v.inputs), extent(v, axis)
+    dice = np.random.default_rng(to)
+    at = -2 if axis == "kv_len" else -1
+    names = {"kv_len": ("key", "value"), "d_k": ("query", "key"), "d_v": ("value", "grad_output")}[axis]
+    for name in names:
+        if name in found:
+            x = found[name]
+            shape = list(x.shape)
+            shape[at] = to - now
+            more = np.round(np.clip(dice.normal(size=shape), -3, 3) * 16) / 16
+            found[name] = np.concatenate([x, more.astype(x.dtype)], axis=at)
+    if axis == "kv_len":
+        for name in TABLES:
+            if name in found and found[name].shape[-1] == now:
+                found[name] = np.take(found[name], np.arange(to) % now, axis=-1)
+        if "kv_lengths" in found:
+            found["kv_lengths"] = np.where(found["kv_lengths"] == now, to, found["kv_lengths"]).astype(
+                found["kv_lengths"].dtype
+            )
     return replace(v, inputs=found, memory={})
 
 

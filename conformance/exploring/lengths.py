@@ -34,3 +34,8 @@ def between(least: str, most: int) -> str:
     if least == str(most):
         return f"q_len {most}"
     return f"q_len {most} at most" if least == "1" else f"q_len {least} to {most}"
+
+
+def of_tiles(words: str) -> bool:
+    """Whether a size is said by the tiles that it fills: no smaller or larger one is."""
+    return words.startswith(("no multiple of", "a multiple of", "with a rest of"))

@@ -1,11 +1,12 @@
 """What a case needs to fail, in a sentence."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from conformance.diagnosis.finding import Diagnosed
 from conformance.exploring.explain import joined
 from conformance.exploring.refine import refined
+from conformance.exploring.refute import Changed, unrefuted
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,23 @@ class Needs:
     free: tuple[str, ...]  # what it fails without as well
     alone: bool = False  # whether it passes if it is asked alone
     others: str = ""  # what other failing calls do alone
+    behind: str = ""  # what a call before it of the same shapes has otherwise, so that it fails
     there: str = ""  # which results are wrong, and where in them
     untried: tuple[str, ...] = ()  # what time did not allow to leave out
+    changed: Changed = field(
+        default_factory=Changed, compare=False, repr=False
+    )  # what was asked to find it out
 
     @property
     def sentence(self) -> str:
         """`By experiment OPERATION is wrong only with a past and kv_len 65 or more; the same without mask (...)`."""
         if self.alone:
             others = f" {self.others}" if self.others else ""
+            if self.behind:
+                return (
+                    f"By experiment {self.case} at {self.dtype} fails behind a call of the same shapes with "
+                    f"{self.behind}, and passes alone: something is kept from one call to the next (IND-4).{others}"
+                )
             return (
                 f"By experiment {self.case} at {self.dtype} passes when it is asked alone in a new process: "
                 f"earlier calls leave something behind (IND-4).{others}"
@@ -41,11 +51,12 @@ class Needs:
         return f"By experiment {self.operation} {self.verb} {takes}{free}{left} ({self.case}, {self.dtype})."
 
 
-def settled(found: Diagnosed, needs: Sequence[Needs]) -> Diagnosed:
+def settled(found: Diagnosed, needs: Sequence[Needs], policy: str) -> Diagnosed:
     """A diagnosis with what was found by experiment, without mistakes that this makes unlikely.
 
     What earlier calls leave behind is no mistake of a formula: one that explains few of the rows does so by chance.
     """
+    found = unrefuted(found, [each.changed for each in needs], policy)
     findings, results = found.findings, found.results
     if any(each.alone for each in needs):
         results = ()  # what is left behind may lie anywhere

@@ -161,6 +161,9 @@ class Reduction:
         if self.now.kv_len > 1:
             self._down(self.now.kv_len, smaller.of_keys)
         r = self.now
+        if r.kv_len > 1 and isinstance(r.offset, (int, tuple)) and not r.served:
+            self._down(r.kv_len, smaller.of_last_keys)
+        r = self.now
         if isinstance(r.lengths, tuple) and r.entries > 1 and len(set(r.lengths)) == 1 and not r.served:
             self._down(r.lengths[0], smaller.of_one_length)
         r = self.now

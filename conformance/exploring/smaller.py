@@ -152,6 +152,20 @@ def of_keys(recipe: Recipe, count: int, square: bool | None = None) -> Recipe:
     return parts.at_the_end(r) if parts.tied(recipe) else r
 
 
+def of_last_keys(recipe: Recipe, count: int) -> Recipe:
+    """Fewer keys, with every query and every length as far from the end as it was."""
+    r, less = recipe, recipe.kv_len - count
+
+    def moved(offset: Any) -> Any:
+        return tuple(n - less for n in offset) if isinstance(offset, tuple) else offset - less
+
+    if isinstance(r.lengths, tuple):
+        r = replace(r, lengths=tuple(max(n - less, 0) for n in r.lengths))
+    if isinstance(r.offset, (int, tuple)):
+        r = replace(r, offset=moved(r.offset))
+    return mended(replace(r, kv_len=count, past=min(r.past, max(count - 1, 0))))
+
+
 def of_one_length(recipe: Recipe, length: int) -> Recipe:
     """All entries of another length, with as many keys behind it as before."""
     assert isinstance(recipe.lengths, tuple)

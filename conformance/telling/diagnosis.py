@@ -16,6 +16,10 @@ from conformance.telling.terminal import counted
 
 SAID = 3
 """Messages of the failures that are repeated."""
+STATE = ("unsteady", "unwritten")
+"""Kinds of notes that stand first whatever else holds."""
+NEARLY = 0.8
+"""The share of what fails that a note explains which stands before the conditions."""
 ALIKE = 3
 """Mistakes of the same effect that are named."""
 OPERATIONS = ("in gradients", "in the layer", "in scaled_dot_product_attention")
@@ -56,7 +60,13 @@ def diagnosis_lines(found: Diagnosed, rows: Iterable[Row] = ()) -> list[str]:
     conditions = [*places, *conditions[: 1 if places else None]] if mostly else [*conditions, *places]
     conditions += [sentence for each in found.results for sentence in each.untold(conditions)]
     before = [*found.experiments, *conditions] if _vague(found, there) else [*conditions, *found.experiments]
-    return [*before, *lines]
+    certain = [note_line(note, found.failed) for note in found.notes if _certain(note, found)]
+    return [*certain, *before, *(line for line in lines if line not in certain)]
+
+
+def _certain(note: Note, found: Diagnosed) -> bool:
+    """Whether a note is said before any condition: another answer each time, or what explains nearly all that fails."""
+    return note.first and (note.kind in STATE or len(note.explained) >= NEARLY * found.failed)
 
 
 def _vague(found: Diagnosed, there: str) -> bool:

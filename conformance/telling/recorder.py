@@ -207,8 +207,9 @@ class Recorder:
 
     def _experimented(self, found: "Diagnosed") -> "Diagnosed":
         """With what a failing case needs, where models leave it open; as it is if the target starts no more."""
-        from conformance.exploring.experiment import experiments, worth_asking
+        from conformance.exploring.experiment import experiments
         from conformance.exploring.needed import settled
+        from conformance.exploring.worth import worth_asking
 
         assert self._started is not None
         if not worth_asking(found):
@@ -221,7 +222,7 @@ class Recorder:
                 self._started.accuracy,
                 lambda: start(self._request, None)[0],
             )
-            return settled(found, needs)
+            return settled(found, needs, self._started.accuracy)
         return found
 
     def finished(self) -> Finished:

@@ -11,11 +11,12 @@ import mha_core
 from conformance.defects.bank import DEFECTS
 from conformance.diagnosis.finding import Diagnosed, Finding
 from conformance.diagnosis.search import models
-from conformance.exploring.experiment import Experiment, experiments, worth_asking
+from conformance.exploring.experiment import Experiment, experiments
 from conformance.exploring.grow import last
 from conformance.exploring.needed import Needs, settled
 from conformance.exploring.vary import axes, changes, cut, extent, otherwise, varied
 from conformance.exploring.whole import WIDTHS, fillings, visible
+from conformance.exploring.worth import worth_asking
 from conformance.judging.verdict import Row
 from conformance.running.messages import Question
 from conformance.running.runner import InProcess, answered
@@ -102,12 +103,36 @@ def test_what_fails_alone_is_looked_at_where_earlier_calls_leave_something() -> 
     assert sinks.options == ("`sinks`",)
 
 
+@pytest.mark.parametrize("tile", [16, 32])
+def test_tiles_that_a_small_call_does_not_fill_are_told(tile: int) -> None:
+    needs = needs_of("attention/softcap", target(lambda _given, _, kv_len: kv_len % tile != 0))
+    assert needs is not None
+    assert needs.sizes == (f"kv_len no multiple of {tile}",)
+
+
+def test_what_is_kept_by_its_shape_is_told_by_another_call_before() -> None:
+    def start() -> InProcess:
+        kept: dict[tuple[int, ...], Any] = {}
+
+        def attention(query: Any, key: Any, value: Any, mask: Any = None) -> Outputs:
+            if mask is not None:
+                mask = kept.setdefault(mask.shape, mask.copy())
+            return mha_core.scaled_dot_product_attention(query, key, value, mask=mask)
+
+        return InProcess(adopt(attention, "keeping"))
+
+    case = CASES["mask/broadcast-keys"]
+    row = replace(answered(Question(case, "float32"), "eager", target(lambda *_: True)), got=())
+    (needs,) = experiments(Diagnosed((), 1, 1), [row], [case], "eager", start)
+    assert "fails behind a call of the same shapes with another mask, and passes alone" in needs.sentence
+
+
 def test_mistakes_that_explain_little_are_not_said_beside_state() -> None:
     state = Needs("a/b", "float32", "", "scaled_dot_product_attention", (), (), (), alone=True)
     (model,) = models(DEFECTS[:1])[:1]
     found = Diagnosed((Finding(model, (), 9),), 9, 9)
-    assert not settled(found, [state]).findings
-    assert settled(found, [replace(state, alone=False)]).findings
+    assert not settled(found, [state], "eager").findings
+    assert settled(found, [replace(state, alone=False)], "eager").findings
 
 
 def test_a_length_is_not_said_that_only_keeps_lengths_apart() -> None:

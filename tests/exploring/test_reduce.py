@@ -70,6 +70,18 @@ def test_many_entries_go_down(more: dict[str, Any]) -> None:
     assert Reduction(ask, first, lambda recipe: True, dtypes=("float32",)).run().recipe.batch == (3,)
 
 
+def test_keys_go_down_before_a_query_that_stands_near_the_end() -> None:
+    """The query stands two keys before the end: fewer keys fail only where it moves with them."""
+
+    def ask(recipe: Recipe) -> Tried:
+        wrong = recipe.window is not None and recipe.offset == recipe.kv_len - 2
+        return Tried(recipe, row(recipe, "fail" if wrong else "pass"))
+
+    first = ask(Recipe(SDPA, "float32", kv_len=80, window=(None, 0), offset=78, stream=1))
+    reduced = Reduction(ask, first, lambda recipe: True, dtypes=("float32",)).run().recipe
+    assert (reduced.kv_len, reduced.offset) == (1, -1)
+
+
 def test_widths_go_down_apart() -> None:
     def ask(recipe: Recipe) -> Tried:
         return Tried(recipe, row(recipe, "fail" if recipe.d_k >= 65 else "pass"))
