@@ -18,7 +18,7 @@ def says_nothing(axis: str, words: str, needed: Iterable[str]) -> bool:
         return True
     smallest = words.removesuffix(" or more")
     if axis in ("d_k", "d_v"):
-        return words != smallest and smallest.isdigit() and int(smallest) <= SMALL
+        return words != smallest and smallest.isdigit() and 2 < int(smallest) <= SMALL
     placed = {name for words in needed for name in PLACED if f"`{name}`" in words}
     return (
         axis in LENGTHS
