@@ -9,6 +9,8 @@ from conformance.diagnosis.finding import Note
 from conformance.running.again import MOST
 from conformance.running.poison import NO_NUMBER, OTHER
 
+FEWEST = 0.05
+"""The share of the failing rows with numbers that has to show it: what is wrong elsewhere may be NaN by chance."""
 ENOUGH = 2
 """Failing rows that show it."""
 
@@ -19,7 +21,7 @@ def by_memory(failures: Sequence[Failure]) -> list[Note]:
     unsteady = tuple(f for f in failures if f.unsteady)
     numbers = tuple(f for f in failures if f.outputs is not None)
     unwritten = tuple(f for f in failures if _unwritten(f))
-    if len(unwritten) >= ENOUGH:
+    if len(unwritten) >= max(ENOUGH, FEWEST * len(numbers)):
         found.append(
             Note(
                 "unwritten",

@@ -62,11 +62,13 @@ class Results:
 
     def there(self, condition: str) -> str:
         """The same as a part of a sentence on rows of a condition: `only in the gradient of key, at the last key`."""
-        whole = [
-            each.words for each in self.places if each.names == self.wrong and each.words not in condition
-        ]
         some = [f"in {self._named(self.wrong)}"] if self.right else []
-        told = ", ".join([*some, *whole])
+        places = [each for each in self.places if each.words not in condition]
+        whole = [each.words for each in places if each.names == self.wrong]
+        part = [
+            f"of {_joined(each.names)} {each.words}" for each in places if each.names != self.wrong and some
+        ]
+        told = ", ".join([*some, *whole, *part])
         return f"only {told}" if told else ""
 
     def _named(self, names: Sequence[str]) -> str:

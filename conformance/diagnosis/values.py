@@ -9,6 +9,8 @@ from conformance.names import DENSE, MHA, MHA_VJP
 from conformance.vectors.case import Array, Case
 
 TABLES = ("mask", "attn_bias")
+TILES = (16, 32, 64)
+"""Keys or queries of a tile, in the midst of which an offset or a length may lie."""
 
 
 def values(cases: Sequence[Case], of: Sequence[Mapping[str, int]]) -> Iterator[tuple[str, Array]]:
@@ -68,6 +70,9 @@ def _signs(name: str, numbers: Array) -> Iterator[str]:
         yield f"where `{name}` is below 0"
     if (numbers == 0).any() and name == "kv_lengths":
         yield f"where `{name}` has a 0"
+    for tile in TILES:
+        if (numbers % tile != 0).any():
+            yield f"where `{name}` is no multiple of {tile}"
     if (np.diff(numbers) > 0).any():
         yield f"where `{name}` is not in descending order"
     if (np.diff(numbers) < 0).any():

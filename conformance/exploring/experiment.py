@@ -13,11 +13,11 @@ from conformance.exploring.boundary import condition
 from conformance.exploring.changed import Changed
 from conformance.exploring.costs import products_of, rows_of, work_of
 from conformance.exploring.details import told as held
-from conformance.exploring.grow import LONGEST, moved, shrunk, stretched, stretches, up_to
+from conformance.exploring.grow import LONGEST, last, moved, shrunk, stretched, stretches, up_to
 from conformance.exploring.lengths import NAMES, between, of_tiles, says_nothing
 from conformance.exploring.needed import Needs
 from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, parts, varied
-from conformance.exploring.whole import fillings
+from conformance.exploring.whole import WIDTHS, fillings
 from conformance.exploring.worth import known_rows
 from conformance.judging.verdict import Row
 from conformance.names import DENSE, MHA, MHA_VJP, REDUCED_POLICIES
@@ -108,7 +108,7 @@ class Experiment:
                     told.append(self.fails(changed))
                     if told[-1]:
                         now = changed
-                        free.append(words)
+                        free += [words] if words != WIDTHS else []
                         break
             if told and all(each is False for each in told):
                 needed.append(words)
@@ -120,6 +120,8 @@ class Experiment:
         others = [self.fails(otherwise(now, seed)) for seed in range(OTHERS)]
         self._sure = any(others)
         for axis in axes(now):
+            if WIDTHS in needed and axis in ("d_k", "d_v"):
+                continue
             words, now = self._size(now, axis)
             if words and (self._sure or words.endswith("or more")) and not says_nothing(axis, words, options):
                 lengths.append(f"{NAMES[axis]} {words}")
@@ -193,11 +195,8 @@ class Experiment:
             if n > most:
                 known.setdefault(n, self._ever(stretched(v, axis, n)))
             elif n not in known:
-                for way in (
-                    cut,
-                    shrunk,
-                    moved,
-                ):  # lengths and offsets that are cut may be what fails no longer
+                # lengths and offsets that are cut may be what fails no longer, and so may the last rows
+                for way in (cut, shrunk, moved, last):
                     smaller = way(v, axis, n)
                     known[n] = self._ever(smaller) if way is cut or smaller is not v else known[n]
                     if known[n]:

@@ -95,6 +95,23 @@ def moved(v: Varied, axis: str, to: int) -> Varied:
     return _with_places(v, cut(v, axis, to), lambda x: np.where(x > 0, np.maximum(x - less, 0), x))
 
 
+def last(v: Varied, axis: str, to: int) -> Varied:
+    """The call with its last so many queries, each at its place; itself where that is about another axis."""
+    first = v.size("q_len") - to
+    if axis != "q_len" or first <= 0:
+        return v
+    found, options = dict(v.inputs), dict(v.options)
+    for name in (*LATER, *TABLES, "grad_lse", "q_segments"):
+        rank = -1 if name in ("grad_lse", "q_segments") else -2
+        if name in found and (name not in TABLES or found[name].shape[rank] > 1):
+            found[name] = np.take(found[name], np.arange(first, first + to), axis=rank)
+    if "q_offset" in found:
+        found["q_offset"] = found["q_offset"] + found["q_offset"].dtype.type(first)
+    elif v.given("is_causal") or v.given("window"):
+        options["q_offset"] = options.get("q_offset", 0) + first
+    return replace(v, inputs=found, options=options, memory={})
+
+
 def _placed(v: Varied, axis: str) -> bool:
     return axis in ("kv_len", "length") and (v.given("kv_lengths") or v.given("q_offset"))
 

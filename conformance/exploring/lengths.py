@@ -18,7 +18,7 @@ def says_nothing(axis: str, words: str, needed: Iterable[str]) -> bool:
         return True
     smallest = words.removesuffix(" or more")
     if axis in ("d_k", "d_v"):
-        return words != smallest and smallest.isdigit() and int(smallest) <= SMALL
+        return words != smallest and smallest.isdigit() and 2 < int(smallest) <= SMALL
     placed = [words for words in needed if any(f"`{name}`" in words for name in PLACED) or " (that " in words]
     return (
         axis in LENGTHS

@@ -1,4 +1,4 @@
-"""A changed call in which each query sees a key, and one whose tables have every axis of the logits."""
+"""A changed call without an offset, with one width, in which each query sees a key, whose tables are in full."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,14 +10,20 @@ import numpy as np
 from conformance.defects.call import Call
 from conformance.defects.reference import REFERENCE
 from conformance.defects.visibility import visibility
-from conformance.exploring.vary import LATER, TABLES, Change, Varied
+from conformance.exploring.vary import LATER, TABLES, Change, Varied, cut, without
+
+WIDTHS = "d_v other than d_k"
 
 
 def fillings(v: Varied) -> Iterator[tuple[str, tuple[Change, ...]]]:
-    """What a call may do without, beyond options: queries that see no key, tables that broadcast; and ways to that."""
+    """What a call may do without, which is told by what it sees; and ways to the call without it."""
+    if v.given("q_offset"):
+        yield "`q_offset`", (_no_offset,)
     for name in TABLES:
         if v.given(name):
             yield f"`{name}` that broadcasts", (partial(_in_full, name=name),)
+    if not v.layer and v.size("d_k") != v.size("d_v"):
+        yield WIDTHS, (_same_width,)
     if not _seeing(v).all():
         yield "a query that sees no key", (_lengths, _masked, _rows)
 
@@ -47,6 +53,20 @@ def _in_full(v: Varied, name: str) -> Varied:
     return replace(v, inputs={**v.inputs, name: full}, memory={})
 
 
+def _no_offset(v: Varied) -> Varied:
+    """The call without an offset, or with 0 where lengths that differ need one."""
+    bare = without(v, ("q_offset",))
+    past = v.inputs["past_key"].shape[-2] if v.given("past_key") else 0
+    alike = v.size("q_len") == past + v.size("kv_len")
+    placed = v.given("is_causal") or v.given("window")
+    return bare if alike or not placed else replace(bare, options={**bare.options, "q_offset": 0})
+
+
+def _same_width(v: Varied) -> Varied:
+    least = min(v.size("d_k"), v.size("d_v"))
+    return cut(cut(v, "d_k", least), "d_v", least)
+
+
 def _lengths(v: Varied) -> Varied:
     """No length is zero."""
     if not v.given("kv_lengths"):
@@ -69,18 +89,16 @@ def _rows(v: Varied) -> Varied:
     rows = np.flatnonzero(_seeing(v).all(axes))
     if not len(rows) or rows[-1] - rows[0] >= len(rows):
         raise ValueError("no such rows")
-    found, options, first = dict(v.inputs), dict(v.options), int(rows[0])
+    if rows[0] and (v.given("is_causal") or v.given("window")):
+        raise ValueError("another offset may be what it is about")
+    found = dict(v.inputs)
     for name in (*LATER, *TABLES):
         if name in found and (name in LATER or found[name].shape[-2] > 1):
             found[name] = found[name][..., rows[0] : rows[-1] + 1, :]
     for name in ("grad_lse", "q_segments"):
         if name in found:
             found[name] = found[name][..., rows[0] : rows[-1] + 1]
-    if "q_offset" in found:
-        found["q_offset"] = found["q_offset"] + found["q_offset"].dtype.type(first)
-    elif first and (v.given("is_causal") or v.given("window")):
-        options["q_offset"] = options.get("q_offset", 0) + first
-    return _checked(replace(v, inputs=found, options=options, memory={}))
+    return _checked(replace(v, inputs=found, memory={}))
 
 
 def _checked(v: Varied) -> Varied:

@@ -22,6 +22,8 @@ NEARLY = 0.8
 """The share of what fails that a note explains which stands before the conditions."""
 ALIKE = 3
 """Mistakes of the same effect that are named."""
+OPERATIONS = ("in gradients", "in the layer", "in scaled_dot_product_attention")
+"""Conditions that say little."""
 KINDS = {"fail": "is wrong", "error": "raises", "crash": "crashes", "timeout": "gives no answer in time"}
 """How failing rows of a verdict fail."""
 
@@ -57,9 +59,7 @@ def diagnosis_lines(found: Diagnosed, rows: Iterable[Row] = ()) -> list[str]:
     # what is said of other rows may be chance where the rows of all calls are told
     conditions = [*places, *conditions[: 1 if places else None]] if mostly else [*conditions, *places]
     conditions += [sentence for each in found.results for sentence in each.untold(conditions)]
-    # of a condition under which most rows pass, an experiment says more, unless it is known where in these rows
-    vague = any(split.passing > split.failing for split in found.splits[:1]) and not there
-    before = [*found.experiments, *conditions] if vague else [*conditions, *found.experiments]
+    before = [*found.experiments, *conditions] if _vague(found, there) else [*conditions, *found.experiments]
     certain = [note_line(note, found.failed) for note in found.notes if _certain(note, found)]
     return [*certain, *before, *(line for line in lines if line not in certain)]
 
@@ -67,6 +67,19 @@ def diagnosis_lines(found: Diagnosed, rows: Iterable[Row] = ()) -> list[str]:
 def _certain(note: Note, found: Diagnosed) -> bool:
     """Whether a note is said before any condition: another answer each time, or what explains nearly all that fails."""
     return note.first and (note.kind in STATE or len(note.explained) >= NEARLY * found.failed)
+
+
+def _vague(found: Diagnosed, there: str) -> bool:
+    """Whether an experiment says more than the first condition.
+
+    That is so where most rows of the condition pass, unless it is known where in them something is wrong, and where it
+    is an operation and no more, or there is none.
+    """
+    needs = any(" only with " in words for words in found.experiments)
+    if not found.splits:
+        return needs
+    first = found.splits[0]
+    return (first.passing > first.failing and not there) or (needs and first.condition in OPERATIONS)
 
 
 def _there(found: Diagnosed) -> str:

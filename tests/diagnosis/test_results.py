@@ -9,6 +9,7 @@ from conformance.defects.call import Call
 from conformance.defects.implementation import Implementation
 from conformance.defects.reference import REFERENCE
 from conformance.diagnosis.search import diagnose
+from conformance.diagnosis.split import Split
 from conformance.telling.diagnosis import diagnosis_json, diagnosis_lines
 from conformance.vectors.case import Array
 from conformance.vectors.load import load_vectors
@@ -57,3 +58,21 @@ def test_of_gradients_as_well() -> None:
 def test_nothing_is_said_where_every_result_or_the_output_alone_is_wrong() -> None:
     assert not said(spoiled("output"))
     assert not said(spoiled("output", "lse", "weights"))
+
+
+def test_an_experiment_is_said_first_where_the_condition_is_an_operation() -> None:
+    found = diagnose(rows_of(spoiled("w_o"), CASES), CASES, "eager", [])
+    needed = "By experiment multi_head_attention_vjp is wrong only with d_v 2 or more (a/b, float64)."
+    anything = (
+        "By experiment multi_head_attention_vjp is wrong whatever is left out of the call (a/b, float64)."
+    )
+    split = Split("fail", "in gradients", 9, 1, 0, 9, frozenset())
+    for splits, first in (((split,), needed), ((), needed)):
+        assert diagnosis_lines(replace(found, splits=splits, experiments=(needed,)))[0] == first
+    assert diagnosis_lines(replace(found, splits=(split,), experiments=(anything,)))[0].startswith(
+        "It is wrong only in gradients, and there only in the gradient of w_o: 9 of 10 rows there"
+    )
+    sharp = replace(split, condition="in gradients and where `sinks` is given")
+    assert diagnosis_lines(replace(found, splits=(sharp,), experiments=(needed,)))[0].startswith(
+        "It is wrong only in"
+    )

@@ -16,7 +16,7 @@ from conformance.judging.verdict import Row, Verdict
 from conformance.resources import schema
 from conformance.telling.diagnosis import diagnosis_lines
 from conformance.telling.report import read_report
-from conformance.vectors.case import Case
+from conformance.vectors.case import Array, Case
 from conformance.vectors.load import load_vectors
 
 CASES = load_vectors().cases
@@ -49,6 +49,11 @@ def product(case: Case, one: str, other: str) -> int:
     return sizes(case)[one] * sizes(case)[other]
 
 
+def offsets(case: Case) -> Array:
+    """Those that a call is given."""
+    return np.asarray(case.inputs.get("q_offset", case.options.get("q_offset", ()))).reshape(-1)
+
+
 CONDITIONS = {
     "at float16": lambda case, dtype: dtype == "float16",
     "in the layer": lambda case, _: case.operation == "multi_head_attention",
@@ -71,6 +76,7 @@ CONDITIONS = {
     "where `kv_lengths` is not in descending order": lambda c, _: bool(
         "kv_lengths" in c.inputs and (np.diff(c.inputs["kv_lengths"].reshape(-1)) > 0).any()
     ),
+    "where `q_offset` is no multiple of 16": lambda c, _: bool((offsets(c) % 16 != 0).any()),
     "with batch entries times query heads above 12": lambda c, _: product(c, "batch", "heads") > 12,
     "with more than 64 keys and with fewer than 8 keys in the last 64": lambda c, _: (
         sizes(c)["kv_len"] > 64 and 0 < sizes(c)["kv_len"] % 64 < 8

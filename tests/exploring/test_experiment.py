@@ -12,9 +12,10 @@ from conformance.defects.bank import DEFECTS
 from conformance.diagnosis.finding import Diagnosed, Finding
 from conformance.diagnosis.search import models
 from conformance.exploring.experiment import Experiment, experiments
+from conformance.exploring.grow import last
 from conformance.exploring.needed import Needs, settled
 from conformance.exploring.vary import axes, changes, cut, extent, otherwise, varied
-from conformance.exploring.whole import fillings, visible
+from conformance.exploring.whole import WIDTHS, fillings, visible
 from conformance.exploring.worth import worth_asking
 from conformance.judging.verdict import Row
 from conformance.running.messages import Question
@@ -336,3 +337,52 @@ def test_a_query_that_sees_no_key_is_taken_away(case: str) -> None:
             continue
     assert made
     assert all(visible(each).any(-1).all() for each in made)
+
+
+def test_an_offset_that_lengths_need_is_set_to_zero() -> None:
+    case = next(c for c in CASES.values() if _offset_beside_lengths(c))
+    needs = needs_of(case.id, target(lambda given, *_: given.get("q_offset", 0) > 0))
+    assert needs is not None
+    assert "`q_offset` (above 0)" in needs.options
+
+
+def _offset_beside_lengths(case: Case) -> bool:
+    """Whether a call of attention has a number for an offset, and lengths that differ."""
+    return (
+        case.operation == "scaled_dot_product_attention"
+        and case.options.get("q_offset", 0) > 0
+        and "is_causal" in case.options
+        and case.shapes["query"][-2] != case.shapes["key"][-2]
+        and set(case.inputs) == {"query", "key", "value"}
+    )
+
+
+def test_widths_that_differ_are_told_from_widths() -> None:
+    case = next(
+        c
+        for c in CASES.values()
+        if c.operation == "scaled_dot_product_attention"
+        and c.shapes["query"][-1] != c.shapes["value"][-1]
+        and c.id.startswith("heads/")
+        and "float32" in c.dtypes
+    )
+
+    def attention(query: Any, key: Any, value: Any, **options: Any) -> Any:
+        found = mha_core.scaled_dot_product_attention(query, key, value, **options)
+        output: Any = found["output"] if isinstance(found, dict) else found
+        output *= 1.5 if query.shape[-1] != value.shape[-1] else 1
+        return found
+
+    needs = needs_of(case.id, InProcess(adopt(attention, "spoiled")))
+    assert needs is not None
+    assert WIDTHS in needs.options
+    assert not any(words.startswith("d_") for words in needs.sizes)
+
+
+def test_the_last_queries_are_asked_where_the_first_pass() -> None:
+    call = varied(CASES["gradient/causal-offset"])
+    few = last(call, "q_len", 2)
+    assert few.size("q_len") == 2
+    assert few.options["q_offset"] == call.options["q_offset"] + call.size("q_len") - 2
+    assert (visible(few) == visible(call)[..., -2:, :]).all()
+    assert last(call, "kv_len", 2) is call
