@@ -12,22 +12,22 @@ class Changed:
     """Calls that were asked, each with its own name."""
 
     def __init__(self) -> None:
-        self._failing, self._passing = list[Failure](), list[Asked]()
+        self.failing, self.passing = list[Failure](), list[Asked]()
 
     @property
     def number(self) -> int:
         """How many there are."""
-        return len(self._failing) + len(self._passing)
+        return len(self.failing) + len(self.passing)
 
     def add(self, case: Case, dtype: str, answer: Answer, failed: bool) -> None:
         """One more, of which an answer was judged."""
         if failed:
             outputs = answer.outputs if answer.kind == "outputs" else None
-            self._failing.append(Failure(case, dtype, answer.kind == "error", outputs=outputs))
+            self.failing.append(Failure(case, dtype, answer.kind == "error", outputs=outputs))
         else:
-            self._passing.append(Asked(case, dtype))
+            self.passing.append(Asked(case, dtype))
 
     def there(self, policy: str) -> str:
         """Which results are wrong, and where in them: `only in the gradient of key, behind the first 16 keys`."""
         with np.errstate(all="ignore"):
-            return "".join(each.there("") for each in by_results(self._failing, self._passing, policy))
+            return "".join(each.there("") for each in by_results(self.failing, self.passing, policy))

@@ -7,16 +7,14 @@ from dataclasses import replace
 from itertools import chain
 
 from conformance.diagnosis.facts import sizes
-from conformance.diagnosis.failing import Asked, Failure
 from conformance.diagnosis.finding import Diagnosed
 from conformance.exploring.alone import alone, behind
 from conformance.exploring.boundary import condition
-from conformance.exploring.changed import Changed as Answers
+from conformance.exploring.changed import Changed
 from conformance.exploring.details import told as held
 from conformance.exploring.grow import LONGEST, last, moved, shrunk, stretched, stretches, up_to
 from conformance.exploring.lengths import NAMES, between, of_tiles, says_nothing
 from conformance.exploring.needed import Needs
-from conformance.exploring.refute import Changed
 from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, parts, varied
 from conformance.exploring.whole import WIDTHS, fillings
 from conformance.exploring.worth import known_rows
@@ -52,7 +50,7 @@ class Experiment:
     def __init__(self, case: Case, row: Row, policy: str, ask: Ask, until: float) -> None:
         self._case, self._row, self._ask, self._until = case, row, ask, until
         self._sure = False  # whether it fails with other numbers as well
-        self._asked, self.changed = Answers(), Changed()
+        self._changed = Changed()
         self._policy = "eager" if policy in REDUCED_POLICIES and row.dtype != "float32" else policy
 
     def fails(self, v: Varied, dtype: str = "") -> bool | None:
@@ -63,26 +61,19 @@ class Experiment:
         try:
             certified = certify(
                 v.operation, v.inputs, v.options, dtype, policies=(self._policy,),
-                dtype_of=v.dtype_of, name=f"diagnose/changed-{self._asked.number}",
+                dtype_of=v.dtype_of, name=f"diagnose/changed-{self._changed.number}",
             )  # fmt: skip
             case = replace(certified.case, memory=v.memory)
             answer = self._ask(Question(case, dtype))
             numbers = answer.kind == "outputs"
             kind = certified.judge(answer.outputs, self._policy).verdict if numbers else answer.kind
-            self._keep(case, kind, answer)
         except (UnjudgedError, WrongOracleError, ValueError, TypeError):
             return None
         if kind not in (self._row.judged, "pass"):
             return None
         if dtype == self._row.dtype:
-            self._asked.add(certified.case, dtype, answer, kind != "pass")
+            self._changed.add(certified.case, dtype, answer, kind != "pass")
         return kind != "pass"
-
-    def _keep(self, case: Case, kind: str, answer: Answer) -> None:
-        if kind == "pass":
-            self.changed.add(Asked(case, self._row.dtype))
-        elif kind == "fail":
-            self.changed.add(Failure(case, self._row.dtype, outputs=answer.outputs))
 
     def needs(self) -> Needs | None:
         """Each option off, then each size down; None where the case does not fail again."""
@@ -137,7 +128,7 @@ class Experiment:
         return Needs(
             self._row.case, self._row.dtype, "raises" if self._row.judged == "error" else "is wrong",
             self._case.operation, tuple(options), tuple(lengths), tuple(free), untried=tuple(untried),
-            there=self._asked.there(self._policy),
+            there=self._changed.there(self._policy), changed=self._changed,
         )  # fmt: skip
 
     def _narrow(self, v: Varied) -> Iterator[str]:
@@ -269,7 +260,7 @@ def experiments(
             needed, failing = replace(needed, others=others.sentence, behind=after), [*others.failing]
         # that all can be left out says nothing beside a condition
         if needed is not None and (needed.alone or needed.options or needed.sizes or not told_else):
-            needs.append(replace(needed, changed=experiment.changed))
+            needs.append(needed)
     return tuple(needs)
 
 

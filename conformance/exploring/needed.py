@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from conformance.diagnosis.finding import Diagnosed
+from conformance.exploring.changed import Changed
 from conformance.exploring.explain import joined
 from conformance.exploring.refine import refined
-from conformance.exploring.refute import Changed, unrefuted
+from conformance.exploring.refute import unrefuted
 
 
 @dataclass(frozen=True)
