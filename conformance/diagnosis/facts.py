@@ -166,7 +166,6 @@ def _sizes(of: Sequence[Mapping[str, int]], failing: Array) -> Iterator[tuple[st
         bad = size[failing]
         for low, high in pairwise(np.unique(size).tolist()):
             if high == bad.min():
-                yield more(name, low), size > low
                 yield more(name, rounded(low)), size > rounded(low)
             if low == bad.max():
                 yield _most(low, one, many), size <= low

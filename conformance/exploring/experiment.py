@@ -6,11 +6,11 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 
-from conformance.diagnosis.facts import sizes
 from conformance.diagnosis.finding import Diagnosed
 from conformance.exploring.alone import alone, behind
 from conformance.exploring.boundary import condition
 from conformance.exploring.changed import Changed
+from conformance.exploring.costs import products_of, rows_of, work_of
 from conformance.exploring.details import told as held
 from conformance.exploring.grow import LONGEST, last, moved, shrunk, stretched, stretches, up_to
 from conformance.exploring.lengths import NAMES, between, of_tiles, says_nothing
@@ -31,6 +31,10 @@ ASKS = 12
 """Sizes of an axis that are asked above the smallest that fails."""
 COSTLY = 2**9
 """Queries times keys of a call above which its lengths are cut first."""
+ROWS = 2**13
+"""Rows of a call above which its queries are cut before it is asked."""
+FIRST = (64, 1024)
+"""Queries to which they are cut."""
 MOST = 2
 """Cases that are changed."""
 LARGE = 2**26
@@ -49,8 +53,8 @@ class Experiment:
 
     def __init__(self, case: Case, row: Row, policy: str, ask: Ask, until: float) -> None:
         self._case, self._row, self._ask, self._until = case, row, ask, until
-        self._sure = False  # whether it fails with other numbers as well
         self._changed = Changed()
+        self._sure = False  # whether it fails with other numbers as well
         self._policy = "eager" if policy in REDUCED_POLICIES and row.dtype != "float32" else policy
 
     def fails(self, v: Varied, dtype: str = "") -> bool | None:
@@ -78,7 +82,13 @@ class Experiment:
     def needs(self) -> Needs | None:
         """Each option off, then each size down; None where the case does not fail again."""
         whole = varied(self._case)
-        costly = _products(whole) > COSTLY
+        costly = products_of(whole) > COSTLY
+        if rows_of(whole) > ROWS:
+            some_of = (cut(whole, "q_len", to) for to in FIRST if to < whole.size("q_len"))
+            fewer = next((part for part in some_of if self.fails(part)), None)
+            if fewer is None:
+                return None
+            whole = fewer
         some = ((told, part) for told, part in parts(whole) if costly and self.fails(part))
         free, now = next(((list(told), part) for told, part in some), ([], whole))
         again = now is not whole or self.fails(now)
@@ -147,7 +157,7 @@ class Experiment:
     def _smaller(self, v: Varied) -> Varied:
         """The call with lengths cut to a quarter or a half as long as it fails and is costly."""
         for axis in ("length", "q_len", "kv_len"):
-            while axis in axes(v) and _products(v) > COSTLY and extent(v, axis) > 1:
+            while axis in axes(v) and products_of(v) > COSTLY and extent(v, axis) > 1:
                 some = (cut(v, axis, -(-extent(v, axis) // share)) for share in (4, 2))
                 less = next((each for each in some if self.fails(each)), None)
                 if less is None:
@@ -206,12 +216,6 @@ class Experiment:
         return words or "", failing[least]
 
 
-def _products(v: Varied) -> int:
-    """Queries times keys, those of a past too."""
-    past = v.inputs["past_key"].shape[-2] if v.given("past_key") else 0
-    return v.size("q_len") * (v.size("kv_len") + past)
-
-
 def experiments(
     found: Diagnosed,
     rows: Iterable[Row],
@@ -234,14 +238,14 @@ def experiments(
         and known[row.case].operation in DENSE  # the others have no lengths that are cut
         and row.key not in told
     ]
-    failing.sort(key=lambda row: _work(known[row.case]))
+    failing.sort(key=lambda row: work_of(known[row.case]))
     told_else = bool(found.splits or found.places or found.notes)
     needs: list[Needs] = []
     until, tried = time.process_time() + seconds, 0
     while failing and tried < MOST:
         row = failing.pop(0)
         case = known[row.case]
-        if _work(case) > LARGE or time.process_time() > until:
+        if work_of(case) > LARGE or time.process_time() > until:
             break
         if any(_covered(case, each) for each in needs):
             continue
@@ -262,12 +266,6 @@ def experiments(
         if needed is not None and (needed.alone or needed.options or needed.sizes or not told_else):
             needs.append(needed)
     return tuple(needs)
-
-
-def _work(case: Case) -> int:
-    """Products of two numbers that a call takes."""
-    n = sizes(case)
-    return n["batch"] * n["heads"] * n["q_len"] * n["kv_len"] * (n["d_k"] + n["d_v"])
 
 
 def _covered(case: Case, needs: Needs) -> bool:

@@ -9,8 +9,6 @@ from conformance.names import APPEND, LATENT, MERGE
 
 PLAIN = (ZEROS, ONES, RAMP)
 """Numbers that are the same at every place of a smaller call, or follow from the place."""
-MASKS = ("f", "t", "h")
-"""Kinds of masks that do not depend on the stream, the plainest first."""
 TURNS = 4
 """How often a size that passed is asked with other numbers."""
 FAR_LSES = "O7"
@@ -54,10 +52,7 @@ def operands(recipe: Recipe) -> list[str]:
 def by_chance(recipe: Recipe) -> bool:
     """Whether its numbers are no plain ones, so that another size may pass because of what they are there."""
     r = recipe
-    drawn = (r.mask and r.mask.partition("-")[2] not in MASKS) or (
-        r.bias and r.bias.partition("-")[2] not in PLAIN
-    )
-    return bool(r.broken or r.segments or drawn) or any(r.family(name) not in PLAIN for name in operands(r))
+    return bool(r.broken or r.segments) or any(r.family(name) not in PLAIN for name in operands(r))
 
 
 def other_numbers(recipe: Recipe) -> Iterator[Recipe]:

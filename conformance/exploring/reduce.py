@@ -14,8 +14,9 @@ from conformance.names import PACKED, PAGED
 
 CALLS = 110
 ROUNDS = 3
+MASKS = ("f", "t", "h")
 BIASES = (ZEROS, "O", RAMP, "i", "n0")
-"""Kinds of biases, the plainest first."""
+"""Kinds of masks and biases, the plainest first."""
 
 
 class Asks(Protocol):
@@ -237,7 +238,7 @@ class Reduction:
                 self._down(left, lambda r, n: smaller.of_window(r, left=n), least=0)
             if right is not None and right > 0:
                 self._down(right, lambda r, n: smaller.of_window(r, right=n), least=0)
-        for name, order in (("mask", plain.MASKS), ("bias", BIASES)):
+        for name, order in (("mask", MASKS), ("bias", BIASES)):
             axes, _, kind = getattr(self.now, name).partition("-")
             if kind:
                 plainer = order[: order.index(kind)] if kind in order else order
