@@ -9,7 +9,8 @@ import numpy as np
 from conformance.exploring.vary import Varied
 from conformance.vectors.case import Array
 
-WIDE = ("below the number of keys", "of finite numbers")
+OFFSET = "`q_offset`"
+WIDE = ("below the number of keys", "above 0", "of finite numbers")
 """What an option has to hold for whatever else it may hold."""
 FAR = 2**20
 """A side of a window that hides nothing."""
@@ -116,6 +117,8 @@ def told(
 ) -> tuple[list[str], Varied]:
     """What is needed, each option with what it has to hold, and the call with what it need not hold left out."""
     found = {words: list[str]() for words in needed}
+    if v.given("q_offset"):  # a window without one may be no right call, so that it is not left out
+        found.setdefault(OFFSET, [])
     for name, words, _ in list(details(v)):
         key = f"`{name}`"
         if key not in found or over():
@@ -128,7 +131,9 @@ def told(
             v = again
         elif answer is False:
             found[key].append(words)
-    return [_joined(words, found[words]) for words in needed], v
+    every = [words for words in needed if not (found.get(OFFSET) and words == f"{OFFSET} as an array")]
+    every += [OFFSET] if found.get(OFFSET) and OFFSET not in needed else []
+    return [_joined(words, found[words]) for words in every], v
 
 
 def _joined(option: str, held: list[str]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import chain
 
 from conformance.diagnosis.finding import Diagnosed
+from conformance.exploring.additions import additions
 from conformance.exploring.alone import alone, behind
 from conformance.exploring.boundary import condition
 from conformance.exploring.changed import Changed
@@ -114,7 +115,7 @@ class Experiment:
         plain = {words.removesuffix(" that broadcasts") for words in needed if words.endswith("broadcasts")}
         options, now = held(now, self.fails, needed, lambda: self._over)
         options = [words for words in options if words.partition(" (")[0] not in plain]
-        options = [*self._narrow(now), *options]
+        options = [*self._narrow(now), *options, *self._without(now)]
         lengths = list[str]()
         others = [self.fails(otherwise(now, seed)) for seed in range(OTHERS)]
         self._sure = any(others)
@@ -122,7 +123,7 @@ class Experiment:
             if WIDTHS in needed and axis in ("d_k", "d_v"):
                 continue
             words, now = self._size(now, axis)
-            if words and (self._sure or words.endswith("or more")) and not says_nothing(axis, words, needed):
+            if words and (self._sure or words.endswith("or more")) and not says_nothing(axis, words, options):
                 lengths.append(f"{NAMES[axis]} {words}")
         most = up_to(now, self._ever)
         if most and not self._over:
@@ -140,6 +141,12 @@ class Experiment:
             self._case.operation, tuple(options), tuple(lengths), tuple(free), untried=tuple(untried),
             there=self._changed.there(self._policy), changed=self._changed,
         )  # fmt: skip
+
+    def _without(self, v: Varied) -> Iterator[str]:
+        """Options that it must not be given, if it must be given some."""
+        for name, more in additions(v):
+            if not self._over and self.fails(more) is False:
+                yield f"no `{name}`"
 
     def _narrow(self, v: Varied) -> Iterator[str]:
         """The dtype of a call, if a wider one passes; that it has 16 bits, if the other of these fails too."""

@@ -19,7 +19,7 @@ def says_nothing(axis: str, words: str, needed: Iterable[str]) -> bool:
     smallest = words.removesuffix(" or more")
     if axis in ("d_k", "d_v"):
         return words != smallest and smallest.isdigit() and 2 < int(smallest) <= SMALL
-    placed = {name for words in needed for name in PLACED if f"`{name}`" in words}
+    placed = [words for words in needed if any(f"`{name}`" in words for name in PLACED) or " (that " in words]
     return (
         axis in LENGTHS
         and smallest.isdigit()
