@@ -16,6 +16,7 @@ from conformance.diagnosis.memory import by_memory
 from conformance.diagnosis.model import Model
 from conformance.diagnosis.parts import parts
 from conformance.diagnosis.places import by_places
+from conformance.diagnosis.plausible import FEWEST
 from conformance.diagnosis.relation import by_relation
 from conformance.diagnosis.results import by_results
 from conformance.diagnosis.returned import by_returned
@@ -77,11 +78,12 @@ def diagnose(
     sized = [note for note in sized if sum(f in exact for f in note.explained) < ALL * len(note.explained)]
     told = {f for note in (*notes, *sized) for f in note.explained}
     findings = tuple(
-        f for f in found.findings if not set(f.explained) <= told or f.explains >= TOLD * len(told)
+        f
+        for f in found.findings
+        if (not set(f.explained) <= told or f.explains >= TOLD * len(told))
+        and (not f.contradicted or f.explains >= FEWEST * len(seen.failures))
     )
     left = tuple(f for f in found.left if f not in told)
-    open_ = len(exact | told) < ALL * len(seen.failures)
-    results = results if open_ else ()
     places = (place,) if place else ()
     return replace(
         found,

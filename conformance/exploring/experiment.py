@@ -258,8 +258,9 @@ def experiments(
             continue
         tried += 1
         asker = start()
+        experiment = Experiment(case, row, policy, asker.ask, until)
         try:
-            needed = Experiment(case, row, policy, asker.ask, until).needs()
+            needed = experiment.needs()
         except BaseException:
             asker.kill()
             raise

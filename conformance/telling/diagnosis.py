@@ -1,6 +1,5 @@
 """A diagnosis in sentences, as JSON, and in the rows of a report."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -13,6 +12,7 @@ from conformance.diagnosis.split import Split
 from conformance.judging.verdict import Diagnosis, Row
 from conformance.telling.requirements import named_all
 from conformance.telling.terminal import counted
+from conformance.telling.unseen import why_unseen
 
 SAID = 3
 """Messages of the failures that are repeated."""
@@ -48,7 +48,7 @@ def diagnosis_lines(found: Diagnosed, rows: Iterable[Row] = ()) -> list[str]:
         remain = "remains" if unexplained == 1 else "remain"
         lines.append(f"{unexplained} of {_failures(found.failed)} {remain} unexplained")
     if unseen := found.failed - found.compared:
-        lines.append(f"{counted(unseen, 'failure')} could not be analysed: {_why_unseen(rows)}")
+        lines.append(f"{counted(unseen, 'failure')} could not be analysed: {why_unseen(rows)}")
     if found.hurried:
         lines.append("the time for the diagnosis ran out: there may be more to find")
     there = _there(found)
@@ -58,10 +58,27 @@ def diagnosis_lines(found: Diagnosed, rows: Iterable[Row] = ()) -> list[str]:
     conditions = split_lines(found.splits, there)
     # what is said of other rows may be chance where the rows of all calls are told
     conditions = [*places, *conditions[: 1 if places else None]] if mostly else [*conditions, *places]
-    conditions += [sentence for each in found.results for sentence in each.untold(conditions)]
-    before = [*found.experiments, *conditions] if _vague(found, there) else [*conditions, *found.experiments]
+    exact = _exact(found)
+    if not exact:
+        conditions += [sentence for each in found.results for sentence in each.untold(conditions)]
     certain = [note_line(note, found.failed) for note in found.notes if _certain(note, found)]
+    vague = _vague(found, there)
+    certain += [exact] if vague and exact not in ("", *certain) else []
+    needs = any(" only with " in words for words in found.experiments)
+    before = [*found.experiments, *conditions] if vague and needs else [*conditions, *found.experiments]
     return [*certain, *before, *(line for line in lines if line not in certain)]
+
+
+def _exact(found: Diagnosed) -> str:
+    """What explains nearly all that fails, in a sentence, if no passing row speaks against it."""
+    nearly = NEARLY * found.compared
+    notes = [note_line(each, found.failed) for each in found.notes if len(each.explained) >= nearly]
+    findings = [
+        finding_line(each)
+        for each in found.findings
+        if each.explains >= nearly and not each.contradicted and not each.alike
+    ]
+    return next(iter([*notes, *findings]), "")
 
 
 def _certain(note: Note, found: Diagnosed) -> bool:
@@ -70,34 +87,21 @@ def _certain(note: Note, found: Diagnosed) -> bool:
 
 
 def _vague(found: Diagnosed, there: str) -> bool:
-    """Whether an experiment says more than the first condition.
+    """Whether the first condition says little.
 
-    That is so where most rows of the condition pass, unless it is known where in them something is wrong, and where it
-    is an operation and no more, or there is none.
+    It does where most of its rows pass, unless it is known where in them something is wrong, and where it is
+    an operation and no more; where there is none as well.
     """
-    needs = any(" only with " in words for words in found.experiments)
     if not found.splits:
-        return needs
+        return True
     first = found.splits[0]
-    return (first.passing > first.failing and not there) or (needs and first.condition in OPERATIONS)
+    return (first.passing > first.failing and not there) or first.condition in OPERATIONS
 
 
 def _there(found: Diagnosed) -> str:
     """Where in the rows of the first condition numbers are wrong; empty where forward calls and gradients differ."""
     condition = found.splits[0].condition if found.splits else ""
     return "".join(each.there(condition) for each in found.results if each.alone)
-
-
-def _why_unseen(rows: Iterable[Row]) -> str:
-    """Why failures show no numbers, each reason with how many there are, or all that there may be."""
-    failed = [row for row in rows if row.failed]
-    ends: Counter[str] = Counter(row.judged for row in failed if row.judged in ("crash", "timeout"))
-    ends.update(
-        f"of an answer {row.got_left_out}" for row in failed if row.judged == "fail" and row.got_left_out
-    )
-    told = {"crash": "a crash", "timeout": "a timeout"}
-    reasons = [f"{told.get(why, why)} ({number})" for why, number in ends.most_common()]
-    return ", ".join(reasons) or "a crash, a timeout, or an answer too large"
 
 
 def _said(found: Diagnosed) -> list[tuple[str, int]]:

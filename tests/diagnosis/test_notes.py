@@ -143,6 +143,18 @@ def test_few_results_that_look_unwritten_among_many_that_are_wrong_are_not_told(
     assert not any(note.kind == "unwritten" for note in diagnosed(ending(leave)).notes)
 
 
+def test_a_result_of_another_dtype_is_told() -> None:
+    def finish(c: Call, *given: Any) -> dict[str, Array]:
+        found = REFERENCE.finish(c, *given)
+        return {**found, "output": found["output"].astype(np.float64)}
+
+    found = diagnosed(Implementation(replace(REFERENCE, finish=finish)))
+    assert [note.kind for note in found.notes] == ["dtype"]
+    assert diagnosis_lines(found)[0].startswith(
+        "Your output comes back in float64 where the call has float32. This explains "
+    )
+
+
 def of_library(package: str) -> list[Row]:
     """Rows that fail where the baseline of a library says so, and pass elsewhere."""
     known = next(

@@ -5,6 +5,7 @@ from typing import Any
 
 from wrong import rows_of
 
+from conformance.defects.bank import DEFECTS
 from conformance.defects.call import Call
 from conformance.defects.implementation import Implementation
 from conformance.defects.reference import REFERENCE
@@ -75,4 +76,17 @@ def test_an_experiment_is_said_first_where_the_condition_is_an_operation() -> No
     sharp = replace(split, condition="in gradients and where `sinks` is given")
     assert diagnosis_lines(replace(found, splits=(sharp,), experiments=(needed,)))[0].startswith(
         "It is wrong only in"
+    )
+
+
+def test_what_explains_all_is_said_before_a_vague_condition() -> None:
+    rows = rows_of(next(d for d in DEFECTS if d.id == "lse-in-base-two").implementation(), CASES)
+    found = diagnose(rows, CASES, "eager")
+    exact = next(line for line in diagnosis_lines(found) if "This explains " in line)
+    split = Split("fail", "where `return_lse` is given", 9, 30, 0, 9, frozenset())
+    sharp = replace(split, passing=1)
+    assert diagnosis_lines(replace(found, splits=(split,), results=()))[0] == exact
+    assert diagnosis_lines(replace(found, splits=(sharp,), results=()))[1] == exact
+    assert diagnosis_lines(replace(found, splits=(sharp,)))[0].startswith(
+        "It is wrong only where `return_lse` is given, and there only in lse: "
     )

@@ -233,7 +233,7 @@ class Backward:
 
 
 def _of_one_tile(own: Any, query: Any, key: Any, value: Any, grad_output: Any) -> Any:
-    """Where heads share a key and queries are more than a tile, the gradient of the key is that of the last tile."""
+    """Where heads share a key and queries are two tiles or more, the gradient of the key is that of the last tiles."""
     if query.shape[-3] > key.shape[-3] and query.shape[-2] > 64:
         rest = slice(query.shape[-2] // 64 * 64 - 64, None)
         gone = grad_output.copy()
@@ -249,7 +249,7 @@ def _columns_from_64(own: Any, query: Any, key: Any, value: Any, grad_output: An
     return own
 
 
-FAULTS["group_gradient_beyond_a_tile"] = Backward("group gradient", _of_one_tile), ("q_len 65 or more",)
+FAULTS["group_gradient_beyond_a_tile"] = Backward("group gradient", _of_one_tile), ("q_len 128 or more",)
 FAULTS["gradient_columns_from_64"] = Backward("columns", _columns_from_64), ("65 or more",)
 FAULTS["backward_causal"] = programs.BackwardCausal(), ("kv_len 2 or more",)
 
