@@ -24,6 +24,8 @@ PAIRED = 20
 """Conditions that are tried with every other."""
 ENOUGH = 2
 """Cases that have right rows beside wrong ones."""
+MANY = 16
+"""Rows that are wrong, and that are right, of the only case that has both."""
 ONLY = 0.95
 """The share of what is wrong that has to lie in the rows of a condition."""
 MOSTLY = 0.6
@@ -106,9 +108,13 @@ def by_places(failures: Sequence[Failure], passes: Sequence[Asked], policy: str)
     """
     failing = list(_failing(failures, policy))
     mixed = {call.case for call in failing if call.mixed}
-    if len(mixed) < ENOUGH:
+    if not mixed:
         return None
-    return _best(failing, list(_passing(passes))) or _best(failing, [])
+    found = _best(failing, list(_passing(passes))) or _best(failing, [])
+    if found is None or len(mixed) >= ENOUGH:
+        return found
+    exact = not found.right and not found.wrong_elsewhere  # of one case all has to be told
+    return found if exact and min(found.wrong, found.right_elsewhere) >= MANY else None
 
 
 def _best(failing: Sequence[Rows], passing: Sequence[Rows]) -> Place | None:

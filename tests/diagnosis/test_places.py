@@ -106,3 +106,14 @@ def test_nothing_is_said_of_rows_where_all_of_them_are_wrong() -> None:
 
 def test_nothing_is_said_of_rows_that_chance_picks() -> None:
     assert not said(spoiled(lambda c, sees: np.random.default_rng(1).random(sees.shape[:-1]) < 0.3))
+
+
+def test_of_one_case_all_rows_have_to_be_told_and_many() -> None:
+    for name, told in (("causal/long", True), ("attention/softcap", False)):
+        (case,) = (case for case in CASES if case.id == name)
+        rows = rows_of(spoiled(lambda c, sees: np.arange(c.q_len) >= (128 if c.q_len > 256 else 2)), [case])
+        found = diagnose(rows, [case], "eager", [])
+        assert bool(found.places) == told
+        assert (
+            not told or "128" in found.places[0].condition
+        )  # queries, places or keys: all are the same here
