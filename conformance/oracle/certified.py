@@ -91,6 +91,22 @@ class Certified:
         # by larger bounds the grade may be the other one
         return None if judgement.grade == "eager" and self._graded else judgement
 
+    def beyond(self, outputs: Mapping[str, Array], policy: str) -> bool:
+        """Whether an answer is wrong for certain by a first look: by W, which needs no draws, and the own error.
+
+        Of gradients alone: W of other results is less than it by a first look.
+        """
+        policy = self.case.policy(self.dtype, policy)
+        if not self.case.gradients or not self.case.judged(self.dtype, policy):
+            return False
+        if judge(self.case, self.dtype, policy, outputs).verdict == "pass":
+            return False
+        measures = measured(self.case, self.dtype, policy, outputs)
+        return any(
+            bool((m.error > self._bound(m.output, policy).worst + 2 * self.own_error[m.output]).any())
+            for m in measures
+        )
+
     @property
     def _graded(self) -> bool:
         """Whether the bounds of fused are there, beside those of a policy of its own."""

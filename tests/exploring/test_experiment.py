@@ -1,5 +1,6 @@
 """Experiments on stored cases: what is said is what the target was made to need."""
 
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,7 @@ from conformance.exploring.vary import axes, changes, cut, extent, otherwise, va
 from conformance.exploring.whole import WIDTHS, fillings, visible
 from conformance.exploring.worth import worth_asking
 from conformance.judging.verdict import Row
+from conformance.oracle import certify
 from conformance.running.messages import Question
 from conformance.running.runner import InProcess, answered
 from conformance.running.target import adopt
@@ -386,3 +388,25 @@ def test_the_last_queries_are_asked_where_the_first_pass() -> None:
     assert few.options["q_offset"] == call.options["q_offset"] + call.size("q_len") - 2
     assert (visible(few) == visible(call)[..., -2:, :]).all()
     assert last(call, "kv_len", 2) is call
+
+
+def test_gradients_are_looked_at_before_many_roundings_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = list[bool]()
+
+    def counted(*given: Any, look: bool = False, **more: Any) -> Any:
+        looks.append(look)
+        return certify(*given, look=look, **more)
+
+    def wrong(**given: Any) -> Outputs:
+        found = mha_core.scaled_dot_product_attention_vjp(**given)
+        if given.get("softcap") is not None:
+            found["key"] = np.asarray(found["key"]) * 1.5
+        return found
+
+    monkeypatch.setattr("conformance.exploring.experiment.certify", counted)
+    made = types.SimpleNamespace(scaled_dot_product_attention_vjp=wrong)
+    needs = needs_of("gradient/softcap", InProcess(adopt(made, "spoiled")))
+    assert needs is not None
+    assert needs.options == ("`softcap`",)
+    assert len(looks) > 4
+    assert sum(not look for look in looks) <= len(looks) / 4
