@@ -24,6 +24,8 @@ ALIKE = 3
 """Mistakes of the same effect that are named."""
 OPERATIONS = ("in gradients", "in the layer", "in scaled_dot_product_attention")
 """Conditions that say little."""
+LITTLE = ("whatever is left out of the call", "only with numbers such as these")
+"""What experiments say where they found no condition."""
 KINDS = {"fail": "is wrong", "error": "raises", "crash": "crashes", "timeout": "gives no answer in time"}
 """How failing rows of a verdict fail."""
 
@@ -64,7 +66,7 @@ def diagnosis_lines(found: Diagnosed, rows: Iterable[Row] = ()) -> list[str]:
     certain = [note_line(note, found.failed) for note in found.notes if _certain(note, found)]
     vague = _vague(found, there)
     certain += [exact] if vague and exact not in ("", *certain) else []
-    needs = any("whatever is left out" not in words for words in found.experiments)
+    needs = any(not any(little in words for little in LITTLE) for words in found.experiments)
     before = [*found.experiments, *conditions] if vague and needs else [*conditions, *found.experiments]
     return [*certain, *before, *(line for line in lines if line not in certain)]
 
