@@ -10,7 +10,7 @@ FEWEST = 0.05
 """The share of the failures of its kind, raised or not, below which a finding is a guess."""
 TRIED = 2
 """Passing rows below which they refute nothing."""
-REFUTED = 0.35
+REFUTED = 0.5
 """The share of the passing rows that it would fail above which these refute a model."""
 SHARED = 0.8
 """The share of the calls whose exceptions say the same that a model has to raise in."""

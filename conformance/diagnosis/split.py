@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.facts import SIZES, conditions, more, rounded, sizes
+from conformance.diagnosis.facts import SIZES, TILES, conditions, more, rounded, sizes
 from conformance.diagnosis.failing import Asked
 from conformance.diagnosis.where import Where
 from conformance.judging.verdict import Row
@@ -156,7 +156,7 @@ def _gaps(words: Sequence[str], holds: Array, asked: Sequence[Asked], failing: A
         for name in SIZES:
             least = min(size[name] for size in compress(of, holds[number]))
             below = max((size[name] for size in of if size[name] < least), default=-1)
-            if told in (more(name, below), more(name, rounded(below))):
+            if told in {more(name, limit) for limit in (below, rounded(below), *TILES)}:
                 yield Gap(name, told, max((size[name] for size in compress(of, rest)), default=0), least - 1)
 
 

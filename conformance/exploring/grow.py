@@ -33,7 +33,7 @@ def stretches(v: Varied, axis: str) -> bool:
     if axis not in known or "past_key" in v.inputs or extent(v, axis) >= LONGEST // 2:
         return False
     work = v.size("q_len") * v.size("heads") * v.size("entries") * v.size("d_k") * v.size("kv_len")
-    return 0 < work * LONGEST / extent(v, axis) <= 2**7 * COSTLY
+    return 0 < work * LONGEST <= 2**7 * COSTLY * extent(v, axis)
 
 
 def stretched(v: Varied, axis: str, to: int) -> Varied:

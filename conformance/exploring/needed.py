@@ -11,6 +11,9 @@ from conformance.exploring.refute import unrefuted
 from conformance.names import MHA, MHA_VJP
 from conformance.vectors.case import Case
 
+DOUBTED = 0.35
+"""The share of the passing rows it was tried on that a mistake may fail, beside what an experiment found."""
+
 
 @dataclass(frozen=True)
 class Needs:
@@ -64,6 +67,10 @@ def settled(found: Diagnosed, needs: Sequence[Needs], policy: str) -> Diagnosed:
     if any(each.alone for each in needs):
         results = ()  # what is left behind may lie anywhere
         findings = tuple(f for f in findings if not f.contradicted and 2 * f.explains > found.failed)
+    if any(
+        each.options or each.sizes for each in needs
+    ):  # a condition is known, and a look-alike would mislead
+        findings = tuple(f for f in findings if f.contradicted <= DOUBTED * f.looked_at)
     return replace(
         found,
         experiments=tuple(each.sentence for each in needs),

@@ -64,7 +64,7 @@ def diagnosis_lines(found: Diagnosed, rows: Iterable[Row] = ()) -> list[str]:
     certain = [note_line(note, found.failed) for note in found.notes if _certain(note, found)]
     vague = _vague(found, there)
     certain += [exact] if vague and exact not in ("", *certain) else []
-    needs = any(" only with " in words for words in found.experiments)
+    needs = any("whatever is left out" not in words for words in found.experiments)
     before = [*found.experiments, *conditions] if vague and needs else [*conditions, *found.experiments]
     return [*certain, *before, *(line for line in lines if line not in certain)]
 

@@ -227,3 +227,14 @@ def test_more_dtypes_do_not_make_another_condition() -> None:
         splits(rows_where(fails(odd), dtypes), CASES) for dtypes in (("float32",), ("float32", "float64"))
     )
     assert [each.condition for each in one] == [each.condition for each in four]
+
+
+@pytest.mark.parametrize("limit", [24, 100, 128])
+def test_the_sizes_between_which_a_limit_lies_are_known(limit: int) -> None:
+    right = [case for case in CASES if not case.raises]
+    rows = rows_where(fails(lambda case, _: not case.raises and sizes(case)["kv_len"] > limit))
+    (split,) = splits(rows, CASES)
+    (gap,) = split.gaps
+    passing = [sizes(case)["kv_len"] for case in right if sizes(case)["kv_len"] <= limit]
+    assert (gap.size, gap.said) == ("kv_len", split.condition)
+    assert gap.low <= max(passing) <= limit <= gap.high

@@ -13,7 +13,7 @@ from conformance.defects.bank import DEFECTS
 from conformance.diagnosis.finding import Diagnosed, Finding
 from conformance.diagnosis.search import models
 from conformance.exploring.experiment import Experiment, experiments
-from conformance.exploring.grow import last
+from conformance.exploring.grow import last, stretches
 from conformance.exploring.needed import Needs, settled
 from conformance.exploring.vary import axes, changes, cut, extent, otherwise, varied
 from conformance.exploring.whole import WIDTHS, fillings, visible
@@ -135,6 +135,21 @@ def test_mistakes_that_explain_little_are_not_said_beside_state() -> None:
     found = Diagnosed((Finding(model, (), 9),), 9, 9)
     assert not settled(found, [state], "eager").findings
     assert settled(found, [replace(state, alone=False)], "eager").findings
+
+
+def test_mistakes_that_much_speaks_against_are_not_said_beside_a_condition() -> None:
+    needs = Needs("a/b", "float32", "is wrong", "scaled_dot_product_attention", ("`mask`",), (), ())
+    (model,) = models(DEFECTS[:1])[:1]
+    for against, kept in ((5, True), (6, False)):
+        found = Diagnosed((Finding(model, (), 9, contradicted=against, looked_at=15),), 9, 9, cases=9)
+        assert bool(settled(found, [needs], "eager").findings) == kept
+        assert settled(found, [replace(needs, options=())], "eager").findings
+
+
+def test_a_call_of_no_keys_is_not_given_more() -> None:
+    call = varied(CASES["attention/softcap"])
+    assert stretches(call, "kv_len")
+    assert not stretches(cut(call, "kv_len", 0), "kv_len")
 
 
 def test_a_length_is_not_said_that_only_keeps_lengths_apart() -> None:
