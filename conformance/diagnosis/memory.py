@@ -13,6 +13,8 @@ FEWEST = 0.05
 """The share of the failing rows with numbers that has to show it: what is wrong elsewhere may be NaN by chance."""
 ENOUGH = 2
 """Failing rows that show it."""
+CHANCE, SHARE = 8, 1e-3
+"""Numbers of 16 bits, and their share, that may have the bits of freed memory."""
 
 
 def by_memory(failures: Sequence[Failure]) -> list[Note]:
@@ -52,10 +54,15 @@ def _unwritten(failure: Failure) -> bool:
     if not all(np.isfinite(array).all() for array in given):
         return False
     return any(
-        bool(_of(array, byte).any())
+        _of(array, byte).sum() >= _fewest(array, byte)
         for array in (failure.outputs or {}).values()
         for byte in (NO_NUMBER, OTHER)
     )
+
+
+def _fewest(array: np.ndarray, byte: int) -> float:
+    """Elements that have to hold the byte: of two bytes a number may do so by chance."""
+    return CHANCE + SHARE * array.size if array.itemsize == 2 and byte == OTHER else 1
 
 
 def _of(array: np.ndarray, byte: int) -> np.ndarray:

@@ -15,12 +15,12 @@ from conformance.exploring.costs import products_of, rows_of, work_of
 from conformance.exploring.details import told as held
 from conformance.exploring.grow import LONGEST, last, moved, shrunk, stretched, stretches, up_to
 from conformance.exploring.lengths import NAMES, between, of_tiles, says_nothing
-from conformance.exploring.needed import Needs
+from conformance.exploring.needed import Needs, covered
 from conformance.exploring.vary import Varied, axes, changes, cut, extent, otherwise, parts, varied
 from conformance.exploring.whole import WIDTHS, fillings
 from conformance.exploring.worth import known_rows
 from conformance.judging.verdict import Row
-from conformance.names import DENSE, MHA, MHA_VJP, REDUCED_POLICIES
+from conformance.names import DENSE, REDUCED_POLICIES
 from conformance.oracle import Certified, UnjudgedError, WrongOracleError, certify
 from conformance.running.messages import Answer, Question
 from conformance.running.runner import Asker
@@ -272,7 +272,7 @@ def experiments(
         case = known[row.case]
         if work_of(case) > LARGE or time.process_time() > until:
             break
-        if any(_covered(case, each) for each in needs):
+        if any(covered(case, each) for each in needs):
             continue
         tried += 1
         asker = start()
@@ -291,14 +291,3 @@ def experiments(
         if needed is not None and (needed.alone or needed.options or needed.sizes or not told_else):
             needs.append(needed)
     return tuple(needs)
-
-
-def _covered(case: Case, needs: Needs) -> bool:
-    """Whether a case has the options that another one needs, so that it may fail for the same reason."""
-    layer = case.operation in (MHA, MHA_VJP), needs.operation in (MHA, MHA_VJP)
-    if needs.alone:
-        return False
-    if layer[0] != layer[1] or case.gradients != needs.operation.endswith("_vjp"):
-        return False
-    names = {words.split("`")[1] for words in needs.options if words.startswith("`")}
-    return names <= {*case.inputs, *case.options}

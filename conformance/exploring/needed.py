@@ -8,6 +8,8 @@ from conformance.exploring.changed import Changed
 from conformance.exploring.explain import joined
 from conformance.exploring.refine import refined
 from conformance.exploring.refute import unrefuted
+from conformance.names import MHA, MHA_VJP
+from conformance.vectors.case import Case
 
 DOUBTED = 0.35
 """The share of the passing rows it was tried on that a mistake may fail, beside what an experiment found."""
@@ -76,3 +78,14 @@ def settled(found: Diagnosed, needs: Sequence[Needs], policy: str) -> Diagnosed:
         findings=findings,
         results=results,
     )
+
+
+def covered(case: Case, needs: Needs) -> bool:
+    """Whether a case has the options that another one needs, so that it may fail for the same reason."""
+    layer = case.operation in (MHA, MHA_VJP), needs.operation in (MHA, MHA_VJP)
+    if needs.alone:
+        return False
+    if layer[0] != layer[1] or case.gradients != needs.operation.endswith("_vjp"):
+        return False
+    names = {words.split("`")[1] for words in needs.options if words.startswith("`")}
+    return names <= {*case.inputs, *case.options}

@@ -58,6 +58,15 @@ def _lengths_alike(r: Recipe, dice: Dice) -> Recipe:
     return replace(r, lengths=(length,) * r.entries)
 
 
+def _length_out_of_range(r: Recipe, dice: Dice) -> Recipe:
+    """A length above all keys, which hides nothing, or below zero, which hides everything (MASK-12)."""
+    if not isinstance(r.lengths, tuple) or not r.lengths:
+        return r
+    place, by = dice.choice(range(len(r.lengths))), dice.choice((1, 1, 2, max(r.kv_len // 2, 1)))
+    length = dice.choice((r.kv_len + by, -by))
+    return replace(r, lengths=(*r.lengths[:place], length, *r.lengths[place + 1 :]))
+
+
 def _broken(r: Recipe, dice: Dice) -> Recipe:
     """A number that is NaN or infinite where it is seen; of gradients nothing is asked then."""
     if r.gradients:
@@ -71,5 +80,6 @@ def _broken(r: Recipe, dice: Dice) -> Recipe:
 
 CHANGES: tuple[tuple[int, Callable[[Recipe, Dice], Recipe]], ...] = (
     (30, _row_of_the_bias), (10, _two_axes), (15, _as_many_queries_as_entries), (7, _broken), (10, _lengths_alike),
+    (10, _length_out_of_range),
 )  # fmt: skip
 """In how many of a hundred calls each is tried."""

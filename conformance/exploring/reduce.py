@@ -159,6 +159,7 @@ class Reduction:
             self.first(
                 smaller.row_alone(r, n) for n in dict.fromkeys((worst.query(self.best), r.q_len - 1, 0))
             )
+        self.take(smaller.of_near_lengths(self.now))
         if self.now.kv_len > 1:
             self._down(self.now.kv_len, smaller.of_keys)
         r = self.now

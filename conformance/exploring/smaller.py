@@ -134,7 +134,7 @@ def of_keys(recipe: Recipe, count: int, square: bool | None = None) -> Recipe:
     r, less = recipe, recipe.kv_len - count
     q_len = count if (r.q_len == r.kv_len if square is None else square) else r.q_len
     if isinstance(r.lengths, tuple):
-        r = replace(r, lengths=tuple(count if n == r.kv_len else min(n, count) for n in r.lengths))
+        r = replace(r, lengths=tuple(n - less if n >= r.kv_len else min(n, count) for n in r.lengths))
     if isinstance(r.offset, int):
         moved = r.offset - less + (r.q_len - q_len) if r.offset == recipe.kv_len - recipe.q_len else r.offset
         r = replace(r, offset=min(moved, count))
@@ -152,6 +152,13 @@ def of_keys(recipe: Recipe, count: int, square: bool | None = None) -> Recipe:
     return parts.at_the_end(r) if parts.tied(recipe) else r
 
 
+def of_near_lengths(recipe: Recipe) -> Recipe:
+    """Lengths below zero or above all keys by one alone."""
+    if not isinstance(recipe.lengths, tuple):
+        return recipe
+    return replace(recipe, lengths=tuple(min(max(n, -1), recipe.kv_len + 1) for n in recipe.lengths))
+
+
 def of_last_keys(recipe: Recipe, count: int) -> Recipe:
     """Fewer keys, with every query and every length as far from the end as it was."""
     r, less = recipe, recipe.kv_len - count
@@ -160,7 +167,7 @@ def of_last_keys(recipe: Recipe, count: int) -> Recipe:
         return tuple(n - less for n in offset) if isinstance(offset, tuple) else offset - less
 
     if isinstance(r.lengths, tuple):
-        r = replace(r, lengths=tuple(max(n - less, 0) for n in r.lengths))
+        r = replace(r, lengths=tuple(min(n, max(n - less, 0)) for n in r.lengths))
     if isinstance(r.offset, (int, tuple)):
         r = replace(r, offset=moved(r.offset))
     return mended(replace(r, kv_len=count, past=min(r.past, max(count - 1, 0))))

@@ -18,7 +18,7 @@ def valid(r: Recipe) -> bool:
         return False
     if r.past and r.past == r.kv_len:
         return False
-    if isinstance(r.lengths, tuple) and (len(r.lengths) != r.entries or max(r.lengths, default=0) > r.kv_len):
+    if isinstance(r.lengths, tuple) and len(r.lengths) != r.entries:
         return False
     if isinstance(r.offset, tuple) and len(r.offset) != r.entries:
         return False
@@ -30,6 +30,8 @@ def valid(r: Recipe) -> bool:
 def _served(r: Recipe) -> bool:
     """The same of an operation of spec/serving.md."""
     if r.past or r.segments or r.weights:
+        return False
+    if isinstance(r.lengths, tuple) and not all(0 <= n <= r.kv_len for n in r.lengths):
         return False
     if r.operation in (APPEND, PAGED) and r.page < 1:
         return False

@@ -80,6 +80,18 @@ def test_keys_go_down_before_a_query_that_stands_near_the_end() -> None:
     assert (reduced.kv_len, reduced.offset) == (1, -1)
 
 
+@pytest.mark.parametrize(("length", "left"), [(-40, (1, (-1,))), (97, (1, (2,)))])
+def test_a_length_out_of_range_goes_down_with_the_keys(length: int, left: tuple[int, tuple[int]]) -> None:
+    def ask(recipe: Recipe) -> Tried:
+        n = recipe.lengths[0] if isinstance(recipe.lengths, tuple) else 0
+        assert isinstance(n, int)
+        return Tried(recipe, row(recipe, "pass" if 0 <= n <= recipe.kv_len else "fail"))
+
+    first = ask(Recipe(SDPA, "float32", kv_len=81, lengths=(length,)))
+    reduced = Reduction(ask, first, lambda recipe: True, dtypes=("float32",)).run().recipe
+    assert (reduced.kv_len, reduced.lengths) == left
+
+
 def test_widths_go_down_apart() -> None:
     def ask(recipe: Recipe) -> Tried:
         return Tried(recipe, row(recipe, "fail" if recipe.d_k >= 65 else "pass"))
