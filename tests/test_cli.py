@@ -366,6 +366,16 @@ def test_ctrl_c_while_it_imports(target: Path) -> None:
         (["show", "mask-inverted"], "mask-inverted is a defect: say `mha-conformance explain mask-inverted`"),
         (["explain", "attention/plain"], "is a case: say `mha-conformance show attention/plain`"),
         (["show", "attention/plan"], "unknown case 'attention/plan'; did you mean 'attention/plain'?"),
+        (["show", "attention/plan", "--save", "{folder}/new.json"], "unknown case 'attention/plan'"),
+        (["show", "attention/plain", "--save", "{target}"], "must end in .json, as in case.json"),
+        (
+            ["show", "attention/plain", "--save", "{folder}/no/new.json"],
+            "new.json cannot be written: No such",
+        ),
+        (
+            ["show", "a.json", "--save", "{folder}/new.json"],
+            "--save wants the ID of a stored case; a.json is",
+        ),
         (["report", "{target}"], "is not JSON"),
         (["report"], "Missing argument"),
         (["run", "{target}\x1b[2J"], r"\x1b[2J"),
@@ -482,6 +492,24 @@ def test_show(command: Called) -> None:
     assert "float32 fused: within min(W, 6 s), W at most 5e-07" in full
     data = json.loads(command("show", "attention/scaled", "--json")[1])
     assert len(data["expected"]["output"]["tolerance"]["float32"]["eager"]["W"]) == 2
+
+
+def test_show_saves_a_case_that_run_takes(command: Called, target: Path, tmp_path: Path) -> None:
+    file = tmp_path / "case.json"
+    status, out, _ = command("show", "attention/scaled", "--save", file)
+    assert status == 0
+    assert out.startswith(command("show", "attention/scaled")[1])
+    assert out.endswith(f"\n{file} holds it in float32; `mha-conformance run TARGET --case {file}` runs it\n")
+    assert command("run", f"{target}:good", "--case", file)[1].endswith("incomplete: 1 pass, 0 fail\n")
+    assert "option     scale = 0.25" in command("show", file)[1]
+    before = file.read_bytes()
+    assert command("show", "attention/plain", "--save", file) == (
+        2, "", f"mha-conformance: {file} already exists; choose another name\n",
+    )  # fmt: skip
+    assert file.read_bytes() == before
+    other = tmp_path / "other.json"
+    assert json.loads(command("show", "attention/scaled", "--save", other, "--json")[1])["id"]
+    assert other.read_bytes() == before
 
 
 def test_explain(command: Called) -> None:

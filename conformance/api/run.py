@@ -94,7 +94,8 @@ def run(
 
     Returns:
         The report; its `status` is `conformant`, `non-conformant` or `incomplete`, and `as_expected` says
-        whether all that fails stands in the baseline.
+        whether all that fails stands in the baseline. `noticed` says that wrong answers are right in another
+        layout, where that was found.
 
     Raises:
         UsageError: the target cannot be loaded, a name is unknown, a file cannot be used, or nothing is left to

@@ -54,7 +54,7 @@ def diagnose(
     out = console()
     if report.gave_up:
         out.print(plain(report.gave_up), soft_wrap=True)
-    for line in diagnosis_lines(found, report.results) or [
+    for line in diagnosis_lines(found, recorder.compared) or [
         f"nothing failed: {counted(report.summary['pass'], 'test')} pass"
     ]:
         out.print(plain(shorten(line, MESSAGE)), soft_wrap=True)

@@ -1,12 +1,14 @@
 """The calls that show what is there: `list`, `show`, `explain`."""
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from conformance.cli import options
 from conformance.cli.exit_codes import CONFORMANT, PROGRAM, examples
 from conformance.errors import UsageError
 from conformance.running.suggestions import known
@@ -16,6 +18,9 @@ from conformance.telling.terminal import console, plain
 
 if TYPE_CHECKING:
     from conformance.vectors.case import Case
+
+SAVED = ".json"
+"""What the name of a saved case ends in."""
 
 
 @click.command("list", epilog=examples("list requirements --json"))
@@ -31,16 +36,26 @@ def list_(what: str, as_json: bool) -> int:
     return CONFORMANT
 
 
-@click.command(epilog=examples("show mask/empty-row-is-zero"))
+@click.command(epilog=examples("show mask/empty-row-is-zero", "show mask/empty-row-is-zero --save case.json"))
 @click.argument("case")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every number.")
 @click.option("-v", "verbose", is_flag=True, help="Say what each tolerance is made of, under every policy.")
-def show(case: str, as_json: bool, verbose: bool) -> int:
+@click.option(
+    "--save",
+    type=options.FILE,
+    metavar="FILE.json",
+    help="Also write the case to a new file, which `run TARGET --case FILE.json` takes.",
+)
+def show(case: str, as_json: bool, verbose: bool, save: Path | None) -> int:
     """Show CASE in full: what it exposes, requirements, inputs, expected values and tolerance.
 
-    CASE is the ID of a stored case, or a file that `explore --save` wrote.
+    CASE is the ID of a stored case, or a file that `explore --save` or `show --save` wrote.
     """
-    if case.endswith(".json"):
+    if save is not None and save.suffix != SAVED:
+        raise UsageError(f"--save {str(save)!r} must end in {SAVED}, as in case{SAVED}")
+    if case.endswith(SAVED):
+        if save is not None:
+            raise UsageError(f"--save wants the ID of a stored case; {case} is a file already")
         from conformance.exploring.saved import read_cases as read_saved  # half of the start of the others
 
         return _show(read_saved(Path(case)), as_json, verbose)
@@ -49,9 +64,18 @@ def show(case: str, as_json: bool, verbose: bool) -> int:
     cases = {c.id: c for c in read_cases()}
     if case not in cases and (kind := kind_of(case)) in ("requirement", "defect"):
         raise UsageError(f"{case} is a {kind}: say `{PROGRAM} explain {case}`")
-    return _show(
-        [cases[known("case", case.lower() if case.lower() in cases else case, cases)]], as_json, verbose
-    )
+    found = cases[known("case", case.lower() if case.lower() in cases else case, cases)]
+    if save is None:
+        return _show([found], as_json, verbose)
+    from conformance.exploring.stored import save_stored
+
+    dtype = save_stored(found, save)
+    status = _show([found], as_json, verbose)
+    if not as_json:
+        run = f"{PROGRAM} run TARGET --case {shlex.quote(str(save))}"
+        for line in ("", f"{save} holds it in {dtype}; `{run}` runs it"):
+            console().print(plain(line), soft_wrap=True)
+    return status
 
 
 def _show(found: "Sequence[Case]", as_json: bool, verbose: bool) -> int:

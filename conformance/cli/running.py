@@ -60,7 +60,7 @@ _LONGER = "fix what hangs, or raise --timeout"
     type=options.FILE,
     metavar="FILE",
     multiple=True,
-    help="Test only the call in a file that `explore --save` wrote (repeatable).",
+    help="Test only the call in a file that `explore --save` or `show --save` wrote (repeatable).",
 )
 @options.report
 @options.junit
@@ -186,8 +186,8 @@ def _print_run(finished: Finished, profile: str | None, quiet: bool) -> None:
             out.print(plain(finished.by_operation), soft_wrap=True)
         if report.gave_up:
             out.print(plain(f"{report.gave_up}; {_LONGER}", "bold red"), soft_wrap=True)
-        if finished.noticed:
-            out.print(plain(f"by experiment {finished.noticed}", "bold"), soft_wrap=True)
+        if report.noticed:
+            out.print(plain(f"by experiment {report.noticed}", "bold"), soft_wrap=True)
         if report.failed:
             blamed = blame_table(report.results, read_requirements(), finished.causes)
             out.print(blamed, width=table_width(out))

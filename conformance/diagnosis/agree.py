@@ -84,12 +84,26 @@ class Wrong:
         return bool(wrong) and len(sides) == len(self._sides or {}) and all(wrong)
 
     @property
+    def sides(self) -> Mapping[str, Side]:
+        """Each result that was given."""
+        return self._sides or {}
+
+    @property
     def results(self) -> Mapping[str, bool]:
         """Whether each result that is wanted is right."""
         return {
             name: bool(side.right.all())
             for name, side in (self._sides or {}).items()
             if name in self.failure.case.expected
+        }
+
+    @property
+    def rights(self) -> Mapping[str, tuple[Array, Array, Golden]]:
+        """Of each result of a right shape: where it is right, what came, and what is wanted."""
+        return {
+            name: (side.right, side.held, side.golden)
+            for name, side in (self._sides or {}).items()
+            if side.golden is not None
         }
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
+from math import prod
 
 import numpy as np
 
@@ -39,6 +40,18 @@ SIZES = {
     "heads": ("query head", "query heads"),
     "batch": ("batch entry", "batch entries"),
 }
+PRODUCTS = {
+    "q_len times query heads of a key head": ("q_len", "group"),
+    "batch entries times query heads": ("batch", "heads"),
+    "batch entries times key heads": ("batch", "kv_heads"),
+    "batch entries times queries": ("batch", "q_len"),
+    "batch entries times keys": ("batch", "kv_len"),
+    "query heads times queries": ("heads", "q_len"),
+    "queries times keys": ("q_len", "kv_len"),
+    "heads times d_k": ("heads", "d_k"),
+    "batch entries times heads times queries": ("batch", "heads", "q_len"),
+}
+"""Sizes that kernels count together, such as packed rows, blocks of a grid, slots of a pool."""
 TILES = (4, 8, 16, 32, 64, 128)
 """Numbers of keys or queries that kernels take at once."""
 WIDTHS = (8, 16, 32, 64)
@@ -47,16 +60,17 @@ FEW = (2, 8)
 """Keys or queries in the last tile below which it may be treated in another way."""
 
 
-def conditions(asked: Sequence[Asked], failing: Array) -> Iterator[tuple[str, Array, bool]]:
+def conditions(asked: Sequence[Asked], failing: Array) -> Iterator[tuple[str, Array, int]]:
     """Conditions in words, each with the rows (n,) that it holds for; no two hold for the same rows.
 
     `failing` says of each row whether it fails: the limit of a size lies where the failing ones begin or end.
-    The last says whether the condition is on what an option holds, which is rarer than that it is given.
+    The last says how rare a condition is: one on what an option holds more than that it is given, one on sizes most.
     """
     cases = [each.case for each in asked]
     of = [sizes(case) for case in cases]
     seen = set()
-    for rare, some in ((False, _usual(asked, cases, of, failing)), (True, values(cases, of))):
+    kinds = (0, _usual(asked, cases, of, failing)), (1, values(cases, of)), (3, _products(of, failing))
+    for rare, some in kinds:
         for words, rows in some:
             if rows.any() and not rows.all() and rows.tobytes() not in seen:
                 seen.add(rows.tobytes())
@@ -113,9 +127,9 @@ def sizes(case: Case) -> Mapping[str, int]:
     past = shapes["past_key"][-2] if "past_key" in shapes else 0
     if case.operation in (MHA, MHA_VJP):
         w_q, w_v = shapes["w_q"], shapes["w_v"]
-        heads, d_k, d_v, batch = w_q[0], w_q[2], w_v[2], query[:-2]
+        heads, kv_heads, d_k, d_v, batch = w_q[0], shapes["w_k"][0], w_q[2], w_v[2], query[:-2]
     else:
-        heads, d_k, d_v, batch = query[-3], query[-1], value[-1], query[:-3]
+        heads, kv_heads, d_k, d_v, batch = query[-3], key[-3], query[-1], value[-1], query[:-3]
     return {
         "q_len": query[-2],
         "kv_len": key[-2] + past,
@@ -123,6 +137,8 @@ def sizes(case: Case) -> Mapping[str, int]:
         "d_v": d_v,
         "heads": heads,
         "batch": int(np.prod(batch)),
+        "kv_heads": kv_heads,
+        "group": heads // kv_heads if kv_heads else 0,
     }
 
 
@@ -150,10 +166,12 @@ def _sizes(of: Sequence[Mapping[str, int]], failing: Array) -> Iterator[tuple[st
         bad = size[failing]
         for low, high in pairwise(np.unique(size).tolist()):
             if high == bad.min():
-                yield _more(low, one, many), size > low
+                yield more(name, rounded(low)), size > rounded(low)
             if low == bad.max():
                 yield _most(low, one, many), size <= low
         if name in ("q_len", "kv_len"):
+            for tile in TILES[1:]:
+                yield more(name, tile), size > tile
             yield f"with 1 {one}", size == 1
             for tile in TILES:
                 yield f"where the number of {many} is no multiple of {tile}", size % tile != 0
@@ -174,7 +192,25 @@ def _sizes(of: Sequence[Mapping[str, int]], failing: Array) -> Iterator[tuple[st
     yield "with more queries than keys", q_len > kv_len
 
 
-def _more(low: int, one: str, many: str) -> str:
+def _products(of: Sequence[Mapping[str, int]], failing: Array) -> Iterator[tuple[str, Array]]:
+    """Limits of products of sizes, where each call has them."""
+    for name, factors in PRODUCTS.items():
+        if not all(factor in each for each in of for factor in factors):
+            continue
+        size = np.array([prod(each[factor] for factor in factors) for each in of])
+        for low, high in pairwise(np.unique(size).tolist()):
+            if high == size[failing].min():
+                yield more(name, rounded(low)), size > rounded(low)
+
+
+def rounded(low: int) -> int:
+    """A limit below which nothing fails; the tile that it exceeds by one: cases stand on both sides of each tile."""
+    return low - 1 if low > TILES[1] and (low - 1) % WIDTHS[0] == 0 else low
+
+
+def more(name: str, low: int) -> str:
+    """That a size is above a number, in words: `with more than 32 queries`."""
+    one, many = SIZES.get(name, (name, name))
     return f"with {many} above {low}" if one == many else f"with more than {low} {one if low == 1 else many}"
 
 

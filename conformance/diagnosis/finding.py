@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from conformance.defects.defect import Defect
 from conformance.diagnosis.failing import Failure
 from conformance.diagnosis.model import Model
+from conformance.diagnosis.places import Place
+from conformance.diagnosis.results import Results
 from conformance.diagnosis.split import Split
 
 
@@ -63,7 +65,8 @@ class Diagnosed:
     left: tuple[Failure, ...] = ()  # what no finding reproduces, of that which can be compared
     splits: tuple[Split, ...] = ()  # what failing rows have in common, whatever the mistake
     notes: tuple[Note, ...] = ()  # what is said without a model
-    results: tuple[str, ...] = ()  # which of several results are wrong, where the others never are
+    places: tuple[Place, ...] = ()  # which rows of failing calls are wrong, where others are right
+    results: tuple[Results, ...] = ()  # which of several results are wrong, and where in them
     experiments: tuple[str, ...] = ()  # what failing cases need, by asking the target changed ones
     numbers: int = 0  # failing rows that gave numbers, or were refused in vain
 

@@ -1,11 +1,16 @@
-"""Results of a wrong shape that is the right one with its axes treated in one way, whatever the numbers."""
+"""Results of a wrong shape that is the right one with its axes treated in one way, and of a wrong dtype."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from conformance.diagnosis.failing import Failure
 from conformance.diagnosis.finding import Note
+from conformance.judging.judge import dtype_problem
+from conformance.names import DTYPES
 
 Shape = tuple[int, ...]
+TOLD = re.compile(r"(?P<name>.+) has dtype (?P<got>\w+), wanted .+ \((?P<rule>[\w-]+)\)")
+"""What the judge says of a dtype."""
 ENOUGH = 2
 """Cases that show it."""
 MOST = 0.8
@@ -45,7 +50,34 @@ def by_form(failures: Sequence[Failure]) -> list[Note]:
             golden = failure.case.expected.get(name)
             if golden is not None and golden.shape != array.shape:
                 wrong.setdefault(failure.case.label(name), []).append((failure, golden.shape, array.shape))
-    return [note for name, those in wrong.items() if (note := _note(name, those)) is not None]
+    found = [note for name, those in wrong.items() if (note := _note(name, those)) is not None]
+    return [*found, *_by_dtype(failures)]
+
+
+def _by_dtype(failures: Sequence[Failure]) -> list[Note]:
+    """What is said of a result that has the right shape and another dtype."""
+    wrong: dict[tuple[str, str, str], list[Failure]] = {}
+    for failure in failures:
+        outputs = failure.outputs or {}
+        whole = failure.case.expected.keys() <= outputs.keys() and not failure.case.raises
+        told = TOLD.fullmatch(dtype_problem(failure.case, failure.dtype, outputs)) if whole else None
+        if told:
+            wrong.setdefault((told["name"], told["got"], told["rule"]), []).append(failure)
+    return [
+        Note(
+            "dtype",
+            f"Your {name} comes back in {got} where the call has {_joined(those)}",
+            (rule,),
+            tuple(those),
+        )
+        for (name, got, rule), those in wrong.items()
+        if len({f.case.id for f in those}) >= ENOUGH
+    ]
+
+
+def _joined(failures: Sequence[Failure]) -> str:
+    """Their dtypes, in words."""
+    return " or ".join(sorted({f.dtype for f in failures}, key=DTYPES.index))
 
 
 def _note(name: str, wrong: Sequence[tuple[Failure, Shape, Shape]]) -> Note | None:

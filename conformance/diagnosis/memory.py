@@ -9,8 +9,12 @@ from conformance.diagnosis.finding import Note
 from conformance.running.again import MOST
 from conformance.running.poison import NO_NUMBER, OTHER
 
+FEWEST = 0.05
+"""The share of the failing rows with numbers that has to show it: what is wrong elsewhere may be NaN by chance."""
 ENOUGH = 2
 """Failing rows that show it."""
+CHANCE, SHARE = 8, 1e-3
+"""Numbers of 16 bits, and their share, that may have the bits of freed memory."""
 
 
 def by_memory(failures: Sequence[Failure]) -> list[Note]:
@@ -19,7 +23,7 @@ def by_memory(failures: Sequence[Failure]) -> list[Note]:
     unsteady = tuple(f for f in failures if f.unsteady)
     numbers = tuple(f for f in failures if f.outputs is not None)
     unwritten = tuple(f for f in failures if _unwritten(f))
-    if len(unwritten) >= ENOUGH:
+    if len(unwritten) >= max(ENOUGH, FEWEST * len(numbers)):
         found.append(
             Note(
                 "unwritten",
@@ -50,10 +54,15 @@ def _unwritten(failure: Failure) -> bool:
     if not all(np.isfinite(array).all() for array in given):
         return False
     return any(
-        bool(_of(array, byte).any())
+        _of(array, byte).sum() >= _fewest(array, byte)
         for array in (failure.outputs or {}).values()
         for byte in (NO_NUMBER, OTHER)
     )
+
+
+def _fewest(array: np.ndarray, byte: int) -> float:
+    """Elements that have to hold the byte: of two bytes a number may do so by chance."""
+    return CHANCE + SHARE * array.size if array.itemsize == 2 and byte == OTHER else 1
 
 
 def _of(array: np.ndarray, byte: int) -> np.ndarray:

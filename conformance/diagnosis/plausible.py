@@ -20,7 +20,7 @@ NEW = 0.2
 
 def plausible(finding: Finding, seen: Evidence) -> bool:
     """Whether it is more than a guess, and passing rows do not refute it."""
-    return _enough_of_its_kind(finding, seen) and not _refuted(finding) and _raises_as_it_does(finding, seen)
+    return _enough_of_its_kind(finding, seen) and not refuted(finding) and _raises_as_it_does(finding, seen)
 
 
 def adding(found: Sequence[Finding]) -> Iterator[Finding]:
@@ -38,7 +38,8 @@ def _enough_of_its_kind(finding: Finding, seen: Evidence) -> bool:
     return finding.explains >= FEWEST * sum(f.raised in kinds for f in seen.failures)
 
 
-def _refuted(finding: Finding) -> bool:
+def refuted(finding: Finding) -> bool:
+    """Whether it would fail most of the passing rows that it was tried on."""
     return finding.looked_at >= TRIED and finding.contradicted > REFUTED * finding.looked_at
 
 

@@ -8,13 +8,16 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.defects.defect import Defect
-from conformance.diagnosis.failing import Evidence, Failure, evidence
+from conformance.diagnosis.failing import Asked, Evidence, Failure, evidence
 from conformance.diagnosis.finding import Diagnosed, Note
 from conformance.diagnosis.form import by_form
 from conformance.diagnosis.library import by_library
 from conformance.diagnosis.memory import by_memory
 from conformance.diagnosis.model import Model
 from conformance.diagnosis.parts import parts
+from conformance.diagnosis.places import by_places
+from conformance.diagnosis.plausible import FEWEST
+from conformance.diagnosis.relation import by_relation
 from conformance.diagnosis.results import by_results
 from conformance.diagnosis.returned import by_returned
 from conformance.diagnosis.rounds import ROUNDS, Search
@@ -51,17 +54,22 @@ def diagnose(
         packages: libraries that the target uses, whose known deviations are looked for first.
     """
     rows, cases = list(rows), list(cases)
-    seen, split = evidence(rows, cases), splits(rows, cases)
+    seen = evidence(rows, cases)
+    with np.errstate(all="ignore"):
+        results = by_results(seen.failures, seen.passes, policy)
+        split = splits(rows, cases, [place for each in results for place in each.places])
     if not seen.failures:
         return Diagnosed((), seen.failed, 0, splits=split)
     notes = [*by_library(seen.failures, seen.passes, packages), *by_memory(seen.failures)]
     notes += [*by_returned(seen.failures), *by_form(seen.failures)]
     with np.errstate(all="ignore"):
         sized = by_size(seen.failures, seen.passes, policy)
+        sized += by_relation(seen.failures, policy)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the models, which are wrong on purpose
         try:
             seen = replace(seen, passes=tuple(f for f in seen.passes if f.dtype in _dtypes(seen, split)))
+            place = by_places(seen.failures, _under(seen.passes, split), policy)
             found = _search(seen, policy, models(defects), seconds, split, [*notes, *sized])
         finally:
             forget()
@@ -70,12 +78,29 @@ def diagnose(
     sized = [note for note in sized if sum(f in exact for f in note.explained) < ALL * len(note.explained)]
     told = {f for note in (*notes, *sized) for f in note.explained}
     findings = tuple(
-        f for f in found.findings if not set(f.explained) <= told or f.explains >= TOLD * len(told)
+        f
+        for f in found.findings
+        if (not set(f.explained) <= told or f.explains >= TOLD * len(told))
+        and (not f.contradicted or f.explains >= FEWEST * len(seen.failures))
     )
     left = tuple(f for f in found.left if f not in told)
-    open_ = len(exact | told) < ALL * len(seen.failures)
-    results = by_results(seen.failures, policy) if open_ else ()
-    return replace(found, findings=findings, splits=split, results=results, notes=(*notes, *sized), left=left)
+    places = (place,) if place else ()
+    return replace(
+        found,
+        findings=findings,
+        splits=split,
+        places=places,
+        results=results,
+        notes=(*notes, *sized),
+        left=left,
+    )
+
+
+def _under(passes: Sequence[Asked], split: Sequence[Split]) -> Sequence[Asked]:
+    """The passing rows of a condition that holds for all that fails; all of them where there is none."""
+    if len(split) != 1 or split[0].failing_elsewhere:
+        return passes
+    return [asked for asked in passes if (asked.case.id, asked.dtype) in split[0].rows]
 
 
 def _search(

@@ -1,13 +1,15 @@
 """What failing rows have in common and passing rows have not: a condition on dtype, options and sizes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
 
-from conformance.diagnosis.facts import conditions
+from conformance.diagnosis.facts import SIZES, TILES, conditions, more, rounded, sizes
 from conformance.diagnosis.failing import Asked
+from conformance.diagnosis.where import Where
 from conformance.judging.verdict import Row
 from conformance.vectors.case import Array, Case
 
@@ -24,12 +26,26 @@ RARE = 3.0
 """Bits that the name of a condition on what an option holds takes beyond the others."""
 SHARP = 0.8
 """The share of the rows under a condition that fail, from which on a second one may leave out none of them."""
+PURE, LARGE = 0.95, 0.66
+"""Shares, of the rows under a condition those that fail, or of what fails what is under it, if more fails elsewhere."""
+SOME = 0.2
+"""The share of the rows under a condition that fail, below which it says next to nothing."""
 HALF = 0.5
 """The share of the rows under a condition that fail, and of what fails that is under one, below which it misleads."""
 PAIRED = 40
 """Conditions that are tried with every other."""
 MOST = 3
 """Conditions that are said of failures of one kind."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """What the limit of a size may be by the rows, which have none of the sizes between."""
+
+    size: str  # "q_len"
+    said: str  # the condition with one of these limits, in words
+    low: int  # the largest size that passes, where the rest of the condition holds
+    high: int  # one below the least that fails
 
 
 @dataclass(frozen=True)
@@ -43,10 +59,13 @@ class Split:
     failing_elsewhere: int
     passing_elsewhere: int
     rows: frozenset[tuple[str, str]]  # case and dtype of those that it holds for
+    gaps: tuple[Gap, ...] = ()
 
 
-def splits(rows: Iterable[Row], cases: Iterable[Case]) -> tuple[Split, ...]:
+def splits(rows: Iterable[Row], cases: Iterable[Case], places: Iterable[Where] = ()) -> tuple[Split, ...]:
     """Conditions for the failing rows of each kind, beside all rows that pass; calls to be refused are left out.
+
+    That a call has one of some places is a condition as well.
 
     It is a decision list by description length: a condition is worth the bits that it spares whoever
     has to say which rows fail.
@@ -54,27 +73,33 @@ def splits(rows: Iterable[Row], cases: Iterable[Case]) -> tuple[Split, ...]:
     known = {case.id: case for case in cases if not case.raises}
     seen = [row for row in rows if row.executed and row.case in known]
     kinds = dict.fromkeys(row.judged for row in seen if row.failed)
+    asked = {row.case: known[row.case] for row in seen}
+    within = {each.words: {name for name, case in asked.items() if each.within(case)} for each in places}
     found: list[Split] = []
     for kind in kinds:
         those = [row for row in seen if not row.failed or row.judged == kind]
-        found += _of_kind(kind, those, [Asked(known[row.case], row.dtype) for row in those])
+        found += _of_kind(kind, those, [Asked(known[row.case], row.dtype) for row in those], within)
     return tuple(found)
 
 
-def _of_kind(kind: str, rows: Sequence[Row], asked: Sequence[Asked]) -> list[Split]:
+def _of_kind(
+    kind: str, rows: Sequence[Row], asked: Sequence[Asked], within: Mapping[str, Set[str]]
+) -> list[Split]:
     failing = np.array([row.failed for row in rows])
     each = len(rows) / len({row.case for row in rows})  # dtypes of a case, which tend to fail alike
     left, found = np.ones(len(rows), dtype=bool), list[Split]()
     while len(found) < MOST and (left & failing).any() and not failing[left].all():
         here = np.flatnonzero(left).tolist()
-        best = _best([asked[n] for n in here], failing[here], each)
+        best = _best([asked[n] for n in here], failing[here], each, within)
         if best is None:
             break
-        words, holds = best
+        words, holds, gaps = best
         inside, outside = np.array(here)[holds], np.array(here)[~holds]
         if not found and holds.mean() > (WIDE if failing[outside].any() else WIDEST):
             break
         if failing[outside].any() and failing[inside].mean() < HALF:  # neither only there nor mostly there
+            break
+        if failing[inside].mean() < SOME:
             break
         if len({rows[n].case for n in inside if failing[n]}) < 2:  # one case is said by its name
             break
@@ -87,6 +112,7 @@ def _of_kind(kind: str, rows: Sequence[Row], asked: Sequence[Asked]) -> list[Spl
                 int(failing[outside].sum()),
                 int((~failing[outside]).sum()),
                 frozenset(rows[n].key for n in inside),
+                gaps,
             )
         )
         left[inside] = False
@@ -96,9 +122,12 @@ def _of_kind(kind: str, rows: Sequence[Row], asked: Sequence[Asked]) -> list[Spl
     return found
 
 
-def _best(asked: Sequence[Asked], failing: Array, each: float) -> tuple[str, Array] | None:
+def _best(
+    asked: Sequence[Asked], failing: Array, each: float, within: Mapping[str, Set[str]]
+) -> tuple[str, Array, tuple[Gap, ...]] | None:
     """The condition, or up to three that hold at once, which spares most bits; None where that may be chance."""
     found = list(conditions(asked, failing))
+    found += [(words, np.array([a.case.id in those for a in asked]), True) for words, those in within.items()]
     if not found:
         return None  # nothing tells the rows apart
     words, columns, rare = zip(*found, strict=True)
@@ -112,7 +141,23 @@ def _best(asked: Sequence[Asked], failing: Array, each: float) -> tuple[str, Arr
         best = max(best, _and(holds, failing, (int(one),), named, each), key=Joint.worth)
     if len(best.which) > 1:
         best = max(best, _and(holds, failing, best.which, named, each), key=Joint.worth)
-    return (" and ".join(words[n] for n in sorted(best.which)), best.holds) if best.bits >= SAVED else None
+    if best.bits < SAVED:
+        return None
+    which = sorted(best.which)
+    gaps = _gaps([words[n] for n in which], holds[which], asked, failing)
+    return " and ".join(words[n] for n in which), best.holds, tuple(gaps)
+
+
+def _gaps(words: Sequence[str], holds: Array, asked: Sequence[Asked], failing: Array) -> Iterator[Gap]:
+    """Of each condition that a size is above a number, the sizes between which its limit may lie."""
+    of = [sizes(each.case) for each in asked]
+    for number, told in enumerate(words):
+        rest = np.delete(holds, number, axis=0).all(axis=0) & ~failing & ~holds[number]
+        for name in SIZES:
+            least = min(size[name] for size in compress(of, holds[number]))
+            below = max((size[name] for size in of if size[name] < least), default=-1)
+            if told in {more(name, limit) for limit in (below, rounded(below), *TILES)}:
+                yield Gap(name, told, max((size[name] for size in compress(of, rest)), default=0), least - 1)
 
 
 @dataclass(frozen=True)
@@ -151,6 +196,8 @@ def _spared(holds: Array, failing: Array, each: float) -> Array:
     rest, bad_rest = len(failing) - inside, failing.sum() - bad
     spared = _bits(failing.sum(), len(failing)) - _bits(bad, inside) - _bits(bad_rest, rest)
     spared = spared / each - MOSTLY * (bad_rest > 0)
+    # where most of what it holds for passes, or much fails elsewhere, it is chance that it holds
+    spared[(bad_rest > 0) & (bad < PURE * inside) & (bad < LARGE * (bad + bad_rest))] = -np.inf
     return np.where(bad * rest > bad_rest * inside, spared, -np.inf)
 
 

@@ -9,6 +9,8 @@ from conformance.names import DENSE, MHA, MHA_VJP
 from conformance.vectors.case import Array, Case
 
 TABLES = ("mask", "attn_bias")
+TILES = (16, 32, 64)
+"""Keys or queries of a tile, in the midst of which an offset or a length may lie."""
 
 
 def values(cases: Sequence[Case], of: Sequence[Mapping[str, int]]) -> Iterator[tuple[str, Array]]:
@@ -68,6 +70,13 @@ def _signs(name: str, numbers: Array) -> Iterator[str]:
         yield f"where `{name}` is below 0"
     if (numbers == 0).any() and name == "kv_lengths":
         yield f"where `{name}` has a 0"
+    for tile in TILES:
+        if (numbers % tile != 0).any():
+            yield f"where `{name}` is no multiple of {tile}"
+    if (np.diff(numbers) > 0).any():
+        yield f"where `{name}` is not in descending order"
+    if (np.diff(numbers) < 0).any():
+        yield f"where `{name}` is not in ascending order"
     if len(set(numbers.tolist())) > 1:
         yield f"where `{name}` differs between batch entries"
 
@@ -82,6 +91,16 @@ def _window(window: Any) -> Iterator[str]:
         yield "where `window` has a right end"
     if left is not None and right is not None:
         yield "where `window` has both ends"
+    else:
+        yield "where `window` has an open side"
+    if (left is None) != (right is None):
+        yield "where `window` has one open side"
+    if left is None:
+        yield "where the left side of `window` is open"
+    if right is None:
+        yield "where the right side of `window` is open"
+    if 0 in (left, right):
+        yield "where a side of `window` is 0"
 
 
 def _table(name: str, shape: Sequence[int], size: Mapping[str, int]) -> Iterator[str]:

@@ -1,6 +1,5 @@
-"""A call in a file of its own: spec/schema/case.json; written by `explore --save`, read by `run --case`."""
+"""A call in a file of its own (spec/schema/case.json), which `explore` and `show` save and `run --case` reads."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,15 +10,17 @@ import numpy as np
 from conformance.errors import UsageError
 from conformance.exploring.arrays import changed
 from conformance.exploring.earlier import SAME, earlier
+from conformance.exploring.needs import needs
 from conformance.exploring.recipe import NUMBERS, Recipe
 from conformance.exploring.said import held
-from conformance.exploring.stored import CASE_VERSION, call_of, case_validator
+from conformance.exploring.stored import CASE_VERSION, call_of, case_validator, file_text
 from conformance.exploring.trial import Tried
-from conformance.names import DTYPES
+from conformance.names import DTYPES, FEATURES
 from conformance.oracle import Certified, UnjudgedError, certify
 from conformance.reading import TooLargeError, flaw, read_bytes, strict_json
 from conformance.running.protocol import ProtocolError, decode_array, encode_array
-from conformance.vectors.case import Array, Case, lacking
+from conformance.running.suggestions import known
+from conformance.vectors.case import Array, Case, held_in, lacking
 
 
 def case_file(
@@ -34,6 +35,7 @@ def case_file(
         "id": name,
         "note": f"Fails if {fails_if}.",
         **call_of(case, recipe.dtype),
+        "features": [name for name in FEATURES if name in case.features or name in needs(recipe)],
         "before": _before(recipe, case),
         "earlier": _earlier(recipe, case),
         "target": source,
@@ -83,7 +85,7 @@ def write_case(folder: Path, found: Mapping[str, Any]) -> Path:
     """
     path = folder / f"{str(found['id']).replace('/', '-')}.json"
     try:
-        path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        path.write_text(file_text(found), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}") from error
     return path
@@ -139,11 +141,15 @@ def _data(path: Path) -> dict[str, Any]:
 def _certified(path: Path, data: Mapping[str, Any], inputs: Mapping[str, Array], name: str) -> Case:
     """The case with the bounds of every dtype that holds its numbers."""
     rows = None if data["rows"] is None else tuple(data["rows"])
+    q_len = inputs["query"].shape[-2] if "query" in inputs and inputs["query"].ndim > 1 else 0
+    if rows and max(rows) >= q_len:
+        raise UsageError(f"{path} holds a wrong call: its query has no row {max(rows)}")
+    needed = {known(f"feature in {path}:", name, FEATURES) for name in data.get("features", ())}
     wide = {n: a if a.dtype.kind in "bi" else a.astype(np.float64) for n, a in inputs.items()}
     found: list[Certified] = []
     reason = ""
     for dtype in DTYPES:
-        if dtype == data["dtype"] or held(list(wide.values()), dtype):
+        if dtype == data["dtype"] or all(held([array], held_in(n, dtype)) for n, array in wide.items()):
             try:
                 found.append(certify(data["operation"], wide, data["options"], dtype, rows=rows, name=name))
             except UnjudgedError as error:
@@ -152,8 +158,10 @@ def _certified(path: Path, data: Mapping[str, Any], inputs: Mapping[str, Array],
                 raise UsageError(f"{path} holds a wrong call: {error}") from error
     if not found:
         raise UsageError(f"{path} holds a call that cannot be judged: {reason}")
+    case = joined([each.case for each in found])
     return replace(
-        joined([each.case for each in found]),
+        case,
+        features=tuple(name for name in FEATURES if name in needed or name in case.features),
         covers=tuple(data["covers"]),
         note=data["note"],
         memory=data["memory"],

@@ -23,6 +23,8 @@ SAME_AGAIN = 12
 """Calls of a failure that is known that are looked at closely; later ones are taken to be of the first that fits."""
 EXPLAINED_WORK = 2**22
 EVIDENCE = 4
+REFUTING = 3
+"""Calls with numbers that tell mistakes apart, each of which is asked without each option that the failure needs."""
 REPEATS = 4
 """How often the smallest call is asked in a new process: a race is wrong some of the times."""
 
@@ -153,6 +155,11 @@ def examine(trials: Trials, claims: Claims, tried: Tried, name: str) -> Found:
         return recipe.work <= EXPLAINED_WORK and recipe.elements <= ELEMENTS
 
     found = explain(reduction, claims.dtypes, room)
+    for other in varied(reduced.recipe)[:REFUTING]:
+        for option in found.options:  # what passes without it speaks against mistakes that are made there too
+            less = smaller.without(other, option)
+            if less != other and allowed(less):
+                reduction.fails(less)
     return Found(
         name, tried, reduced, found, token(reduced.recipe if fresh else tried.recipe), fresh, spent,
         evidence(reduction, reduced),
@@ -220,7 +227,9 @@ def evidence(reduction: Reduction, reduced: Tried) -> tuple[Tried, ...]:
     several = [t for t in telling if t.recipe.q_len > 2 and t.recipe.kv_len > 2]
     telling = [*several[:EVIDENCE], *[t for t in telling if t not in several[:EVIDENCE]][: EVIDENCE // 2]]
     failing = telling + [t for t in failing if t not in telling][:EVIDENCE]
-    return (*failing, *[t for t in tried if not t.failed][: 2 * EVIDENCE])
+    right = [t for t in tried if not t.failed]
+    right.sort(key=lambda t: t not in varied or min(t.recipe.q_len, t.recipe.kv_len) <= 2)
+    return (*failing, *right[: 4 * EVIDENCE])
 
 
 def _known(trials: Trials, claims: Claims, tally: Tally, tried: Tried) -> Found | None:

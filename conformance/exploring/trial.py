@@ -14,7 +14,7 @@ from conformance.exploring.recipe import Recipe, token
 from conformance.judging.verdict import Judgement, Row
 from conformance.names import APPEND, LATENT, MERGE, MHA, PACKED, PAGED, POLICIES, REDUCED_POLICIES, SDPA
 from conformance.oracle import Certified, UnjudgedError, certify
-from conformance.oracle.certify import WrongOracleError
+from conformance.oracle.certified import WrongOracleError
 from conformance.running.messages import Answer, Hello, Question
 from conformance.running.runner import VERDICT_OF, Asker
 from conformance.running.select import group

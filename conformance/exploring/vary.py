@@ -109,8 +109,6 @@ def changes(v: Varied) -> Iterator[tuple[str, tuple[Change, ...]]]:
         yield "`is_causal`", (_uncausal,)
     if "q_offset" in v.inputs:
         yield "`q_offset` as an array", (_one_offset,)
-    if v.given("q_offset"):
-        yield "`q_offset`", (partial(without, names=("q_offset",)),)
     for name in BIASES:
         if v.given(name):
             yield f"`{name}`", (partial(without, names=(name,)),)

@@ -10,6 +10,7 @@ from conformance.judging.measure import Measure, measure
 from conformance.judging.verdict import Grade, Judgement, Worst
 from conformance.names import SDPA_VJP
 from conformance.vectors.case import Array, Case
+from conformance.vectors.generate.normal_form import pose
 
 PAGES = ("key_pages", "value_pages")
 """Results whose bits are those of an operand."""
@@ -71,9 +72,11 @@ def _right_when_cast(case: Case, dtype: str, policy: str, outputs: Mapping[str, 
 def measured(case: Case, dtype: str, policy: str, outputs: Mapping[str, Array]) -> list[Measure]:
     """Every expected output, measured under a policy."""
     return [
-        measure(name, golden, dtype, policy, outputs[name], case.label(name), _tokens(case, name))
+        measure(
+            name, golden, dtype, policy, outputs[name], case.label(name), _tokens(case, name), free(case, name)
+        )
         for name, golden in case.expected.items()
-    ]
+    ]  # fmt: skip
 
 
 def _tokens(case: Case, name: str) -> int | None:
@@ -83,6 +86,18 @@ def _tokens(case: Case, name: str) -> int | None:
         return shapes["query"][-2] * shapes["query"][-3] // shapes["key"][-3]
     projected = {"w_q": "query", "w_k": "key", "w_v": "value"}.get(name)
     return None if projected is None else math.prod(case.expected[projected].shape[:-1])
+
+
+def free(case: Case, name: str) -> Array | None:
+    """Where nothing is required of a result: weights of a NaN row at its masked keys (ATT-10); None for nowhere.
+
+    The array is bool, in the shape of `Golden.hi`.
+    """
+    golden = case.expected[name]
+    if name != "weights" or not (nan := np.isnan(golden.hi)).any():
+        return None
+    visible = pose(case.operation, case.inputs, case.options, golden.rows).visible
+    return np.asarray(nan & ~visible.reshape(nan.shape))
 
 
 def names_problem(case: Case, outputs: Mapping[str, Array]) -> str:

@@ -37,7 +37,7 @@ class Measure:
     label: str  # the output as messages call it
     golden: Golden
     got: Array  # float64
-    misplaced: Array  # bool: a non-finite value of another kind than the golden's
+    misplaced: Array  # bool: a non-finite value of another kind than the golden's, where one is required
     error: Array  # float64, |y - O|; 0 where the golden is not finite
     allowed: Array  # float64
     exceeds: Array  # bool
@@ -82,11 +82,13 @@ def measure(
     array: Array,
     label: str | None = None,
     tokens: int | None = None,  # over how many a gradient is summed
+    free: Array | None = None,  # bool, same shape as Golden.hi: where nothing is required
 ) -> Measure:
     """The three rules of spec/numerics.md on one output of the right shape."""
     bound = golden.bounds[dtype][policy]
     with np.errstate(all="ignore"):
         got = held_rows(output, golden, array).astype(np.float64)
+    misplaced = kinds(got) != kinds(golden.hi)
     finite = np.isfinite(golden.hi)
     error = np.where(finite, distance(got, golden), 0.0)
     limit = np.where(finite, allowed(bound), 0.0)
@@ -97,7 +99,7 @@ def measure(
         label=label or output,
         golden=golden,
         got=got,
-        misplaced=kinds(got) != kinds(golden.hi),
+        misplaced=misplaced if free is None else misplaced & ~free,
         error=error,
         allowed=limit,
         exceeds=exceeds(error, limit),

@@ -4,6 +4,7 @@
 arithmetic does not confirm.
 """
 
-from conformance.oracle.certify import Certified, UnjudgedError, WrongOracleError, certify
+from conformance.oracle.certified import Certified, UnjudgedError, WrongOracleError
+from conformance.oracle.certify import certify
 
 __all__ = ["Certified", "UnjudgedError", "WrongOracleError", "certify"]

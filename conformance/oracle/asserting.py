@@ -9,7 +9,8 @@ import numpy as np
 from conformance.judging.measure import allowed
 from conformance.judging.verdict import Judgement
 from conformance.names import POLICIES, SDPA
-from conformance.oracle.certify import Certified, UnjudgedError, certify
+from conformance.oracle.certified import Certified, UnjudgedError
+from conformance.oracle.certify import certify
 from conformance.oracle.given import Given, given
 from conformance.oracle.likely import NONE, SECONDS, likely
 from conformance.oracle.reading import dtype_asked, read_result

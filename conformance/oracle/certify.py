@@ -1,195 +1,27 @@
 """From a call to a case: expected values, W and s, found on the spot."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from conformance.dtypes import cast, same_numbers
-from conformance.judging.judge import judge, measured
-from conformance.judging.measure import Measure, allowed
-from conformance.judging.verdict import Judgement
 from conformance.names import POLICIES, SERVING
-from conformance.oracle.composed import Asked, compose
-from conformance.oracle.least import DRAWS, SHARE, least_limits, less_sure, looks_right
+from conformance.oracle.certified import Certified, UnjudgedError
+from conformance.oracle.composed import compose
+from conformance.oracle.least import DRAWS, least_limits, less_sure
 from conformance.oracle.second import Second
 from conformance.oracle.tiers import First
-from conformance.oracle.unasked import filled, free_weights, in_doubt
-from conformance.vectors.case import Array, Bound, Case, Golden, held_in
+from conformance.oracle.unasked import in_doubt
+from conformance.vectors.case import Array, held_in
 from conformance.vectors.generate.build import UnjudgedDraftError, build
 from conformance.vectors.generate.draft import Draft
 from conformance.vectors.generate.normal_form import pose
 
 NOTE = "A call that is judged on the spot."
-AT_ONCE = 32
-"""Elements that the second tier is asked for at once: those that err most."""
 OF_KEYS = ("key", "value")
 """Gradients of which some rows can be judged."""
-ROUNDS = 8
-"""How often it is asked before the whole result is formed by it."""
-
-
-class UnjudgedError(ValueError):
-    """The call is right, and nothing is derived for it: it may overflow its dtype, or a gradient sees a NaN.
-
-    `overflow` says which number overflows, where that is why.
-    """
-
-    def __init__(self, message: str, overflow: str = "") -> None:
-        super().__init__(message)
-        self.overflow = overflow
-
-
-class WrongOracleError(RuntimeError):
-    """The two tiers disagree by more than their own errors: nothing is said of the answer."""
-
-
-@dataclass
-class Certified:
-    """A call with its expected values: a `Case` of one dtype, for the judge, the runner and the diagnosis."""
-
-    case: Case
-    dtype: str
-    own_error: dict[str, Array]  # bound on the error of hi + lo of each result, same shape as Golden.hi
-    policies: tuple[str, ...]  # those that have bounds here
-    second: Asked
-    confirmed: dict[str, Array] = field(default_factory=dict)  # bool: elements that the second tier has given
-    free: Array | None = None  # bool: weights that may be anything
-
-    def judge(self, outputs: Mapping[str, Array], policy: str = "eager") -> Judgement:
-        """The judgement of an answer; no failure is reported that ball arithmetic does not confirm.
-
-        Args:
-            outputs: whole outputs by name, as NumPy arrays.
-            policy: an accuracy policy.
-
-        Raises:
-            UnjudgedError: the policy has no bound for this call; the text says why.
-            WrongOracleError: the two tiers disagree.
-        """
-        policy = self.case.policy(self.dtype, policy)
-        if self.case.gradients:  # of some rows, or of some arguments, nobody asked for the others
-            outputs = {
-                key: x
-                for key, x in outputs.items()
-                if key in self.case.expected or key not in self.case.inputs
-            }
-        outputs = self._asked(outputs)
-        if not self.case.judged(self.dtype, policy):
-            raise UnjudgedError(self.unjudged(policy))
-        for _ in range(ROUNDS):
-            judgement = judge(self.case, self.dtype, policy, outputs)
-            if judgement.verdict == "pass" or judgement.worst is None:
-                return judgement  # what is wrong in shape or dtype needs no expected value
-            if not self._look_again(measured(self.case, self.dtype, policy, outputs)):
-                return judgement
-        for name in self.case.expected:
-            self._confirm(name, np.flatnonzero(~self._confirmed(name)))
-        return judge(self.case, self.dtype, policy, outputs)
-
-    def passes(self, outputs: Mapping[str, Array], policy: str) -> Judgement | None:
-        """The judgement of an answer that is right by a first look; None where more has to be asked.
-
-        What it says of the error is at least what `judge` would.
-        """
-        policy = self.case.policy(self.dtype, policy)
-        if not self.case.judged(self.dtype, policy):
-            return None
-        outputs = self._asked(outputs)
-        judgement = judge(self.case, self.dtype, policy, outputs)
-        if judgement.verdict == "fail":
-            return None
-        measures = measured(self.case, self.dtype, policy, outputs)
-        if not all(looks_right(m, self._bound(m.output, policy), self.own_error[m.output]) for m in measures):
-            return None
-        # by larger bounds the grade may be the other one
-        return None if judgement.grade == "eager" and self._graded else judgement
-
-    def _asked(self, outputs: Mapping[str, Array]) -> Mapping[str, Array]:
-        """The outputs, with NaN in weights that may be anything."""
-        if self.free is None or "weights" not in outputs:
-            return outputs
-        weights = filled(outputs["weights"], self.case.expected["weights"], self.free)
-        return {**outputs, "weights": weights}
-
-    @property
-    def _graded(self) -> bool:
-        """Whether the bounds of fused are there, beside those of a policy of its own."""
-        held = [of[self.dtype] for golden in self.case.expected.values() if (of := golden.bounds)]
-        return all("fused" in of and "eager" in of for of in held) and bool(held)
-
-    def _bound(self, name: str, policy: str) -> Bound:
-        return self.case.expected[name].bounds[self.dtype][policy]
-
-    def unjudged(self, policy: str) -> str:
-        """Why nothing is judged under a policy."""
-        keys = (f"{self.dtype}/{policy}", self.dtype)
-        reason = next((self.case.excluded[key] for key in keys if key in self.case.excluded), "not asked for")
-        other = [name for name in ("eager", "fused") if self.case.judged(self.dtype, name)]
-        hint = f"; under {other[0]} it is" if other else ""
-        return f"nothing is judged in {self.dtype} under {policy}: {reason}{hint}"
-
-    def _look_again(self, measures: list[Measure]) -> bool:
-        """Asks the second tier for the elements that the judgement rests on; whether there were any new ones."""
-        found = False
-        for m in measures:
-            if m.misplaced.any():
-                return False  # where a result is not finite is no matter of accuracy
-            if m.met:
-                continue
-            weight = m.ratio if m.exceeds.any() else _shares(m, self.case, self.dtype)
-            new = np.where(self._confirmed(m.output), -1.0, weight).ravel()
-            asked = np.argsort(-new, kind="stable")[: self.second.at_once(AT_ONCE)]
-            # the worst one is what is reported; the RMS rests on those that have most of it
-            if m.exceeds.any() and self._confirmed(m.output).flat[int(weight.argmax())]:
-                continue
-            asked = asked[new[asked] > 0]
-            if len(asked) and (m.exceeds.any() or not self._confirmed(m.output).any()):
-                self._confirm(m.output, asked)
-                found = True
-        return found
-
-    def _confirmed(self, name: str) -> Array:
-        shape = self.case.expected[name].hi.shape
-        return self.confirmed.setdefault(name, np.zeros(shape, dtype=bool))
-
-    def _confirm(self, name: str, flat: Array) -> None:
-        """Puts values of the second tier in place of the first's, once they agree."""
-        golden = self.case.expected[name]
-        flat = np.array([i for i in flat if np.isfinite(golden.hi.flat[i])], dtype=np.intp)
-        hi, lo = self.second(name, golden, flat)
-        off = np.abs((hi - golden.hi.flat[flat]) + (lo - golden.lo.flat[flat]))
-        own = self.own_error[name].flat[flat]
-        # an error that is not finite says nothing, and was not admitted
-        wrong = np.isfinite(own) & ~(off <= own + 2.0**-100 * np.abs(hi))
-        if wrong.any():
-            worst = int(np.argmax(np.where(wrong, off, 0.0)))
-            place = tuple(int(i) for i in np.unravel_index(flat[worst], golden.hi.shape))
-            raise WrongOracleError(
-                f"the expected value of {self.case.label(name)}{list(place)} is {golden.hi.flat[flat[worst]]:.17g} "
-                f"by the first tier and {hi[worst]:.17g} by the second: "
-                "this is a mistake of the suite, please report it"
-            )
-        self._put(name, golden, flat, hi, lo)
-
-    def _put(self, name: str, golden: Golden, flat: Array, hi: Array, lo: Array) -> None:
-        both = golden.hi.copy(), golden.lo.copy()
-        both[0].flat[flat], both[1].flat[flat] = hi, lo
-        expected = {**self.case.expected, name: replace(golden, hi=both[0], lo=both[1])}
-        self.case = replace(self.case, expected=expected)
-        error = self.own_error[name].copy()
-        error.flat[flat] = 2.0**-100 * np.abs(hi)
-        self.own_error = {**self.own_error, name: error}
-        self._confirmed(name).flat[flat] = True
-
-
-def _shares(m: Measure, case: Case, dtype: str) -> Array:
-    """What each element adds to the RMS."""
-    bounds = case.expected[m.output].bounds[dtype]
-    rms = np.max([bound.rms for bound in bounds.values()], axis=0).astype(np.float64)
-    with np.errstate(all="ignore"):
-        return np.where(rms > 0, m.error / rms, 0.0)
 
 
 def certify(
@@ -275,10 +107,8 @@ def certify(
     if look and case.gradients:
         case = replace(case, expected={key: less_sure(golden) for key, golden in case.expected.items()})
     found = Certified(case, dtype, errors, policies, second)
-    if "weights" in case.expected and (free := free_weights(problem, case.expected["weights"])).any():
-        found.free = free
     if not look:
-        _admit(found)
+        found.admit()
     return found
 
 
@@ -298,17 +128,3 @@ def _composed(draft: Draft, dtype: str, policies: tuple[str, ...], look: bool) -
 def _changes(array: Array, dtype: str) -> bool:
     """Whether some number is another one in a dtype."""
     return array.dtype.kind == "f" and not same_numbers(cast(array, dtype).astype(np.float64), array)
-
-
-def _admit(found: Certified) -> None:
-    """Has the second tier give what the first may be too far off for."""
-    for name, golden in found.case.expected.items():
-        bounds = list(golden.bounds.get(found.dtype, {}).values())
-        if not bounds:
-            continue
-        tolerance = np.min([allowed(bound) for bound in bounds], axis=0)
-        near = (found.own_error[name] <= tolerance / SHARE) | ~np.isfinite(golden.hi)
-        flat = np.flatnonzero(~near)
-        if len(flat):
-            hi, lo = found.second(name, golden, flat)
-            found._put(name, golden, flat, hi, lo)

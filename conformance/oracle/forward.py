@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from conformance.vectors.generate.float64_model import Approximation, present
-from conformance.vectors.generate.normal_form import Array, Problem, finite
+from conformance.vectors.generate.normal_form import Array, Problem, finite, for_each_head
 
 Kind = Any
 """The class Near or Twofold, which have the same methods."""
@@ -54,7 +54,7 @@ def attend(problem: Problem, a: Approximation, kind: Kind) -> Heads:
     query = operand(problem, "query", "w_q", "b_q", kind)
     key, value = (
         operand(problem, name, f"w_{name[0]}", f"b_{name[0]}", kind).map(
-            lambda x: np.repeat(x, problem.group, axis=1) if problem.group > 1 else x
+            lambda x: for_each_head(x, problem.group) if problem.group > 1 else x
         )
         for name in ("key", "value")
     )

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from conformance.diagnosis.model import Model
 from conformance.diagnosis.search import diagnose_one
 from conformance.judging.judge import judge
-from conformance.oracle.certify import Certified, UnjudgedError, certify
+from conformance.oracle.certified import Certified, UnjudgedError
+from conformance.oracle.certify import certify
 from conformance.oracle.closest import closest
 from conformance.oracle.laid_out import laid_out
 from conformance.oracle.reduced import Part, parts, size, where_wrong

@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.judging.judge import measured
 from conformance.names import MHA, MHA_VJP, SDPA
-from conformance.oracle.certify import Certified
+from conformance.oracle.certified import Certified
 from conformance.vectors.case import Array, Case
 
 ALIGNED, TALL = 64, 32

@@ -3,16 +3,14 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from conformance.judging.judge import judge
+from conformance.judging.layout import HEADS, LAID, LENGTH, OTHER, WANTED, exchanged_operands, right_exchanged
 from conformance.judging.verdict import Row
 from conformance.names import SDPA
 from conformance.running.messages import Answer, Question
-from conformance.vectors.case import Array, Case
+from conformance.vectors.case import Case
 
 TRIED = 3
 """Wrong answers of a run that are looked at so."""
-LAID = ("query", "key", "value")
-HEADS, LENGTH = -3, -2
 
 
 class Layouts:
@@ -33,12 +31,11 @@ class Layouts:
         where = f"{case.id} {question.dtype}"
         if _right(question, answer, policy):
             self.told = (
-                f"the output for {where} is right with its heads and length exchanged: "
-                "return (batch, heads, length, width)"
+                f"the output for {where} is right with its heads and length exchanged: return {WANTED}"
             )
         elif _right(question, ask(_exchanged(question)), policy):
             self.told = (
-                f"the answer to {where} is right in the layout (batch, length, heads, width): "
+                f"the answer to {where} is right in the layout {OTHER}: "
                 'set layout = "blhd", or leave it out if you have set it'
             )
 
@@ -59,17 +56,9 @@ def _tells(case: Case) -> bool:
 def _exchanged(question: Question) -> Question:
     """The question with heads and length of its operands exchanged."""
     case = question.case
-    inputs = {name: _swapped(x) if name in LAID else x for name, x in case.inputs.items()}
-    return replace(question, case=replace(case, inputs=inputs))
+    return replace(question, case=replace(case, inputs=exchanged_operands(case.inputs)))
 
 
 def _right(question: Question, answer: Answer, policy: str) -> bool:
     """Whether an answer is right once heads and length of its output are exchanged."""
-    output = answer.outputs.get("output") if answer.kind == "outputs" else None
-    if output is None or output.ndim < 3:
-        return False
-    return judge(question.case, question.dtype, policy, {"output": _swapped(output)}).verdict == "pass"
-
-
-def _swapped(array: Array) -> Array:
-    return array.swapaxes(HEADS, LENGTH)
+    return answer.kind == "outputs" and right_exchanged(question.case, question.dtype, policy, answer.outputs)

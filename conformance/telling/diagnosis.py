@@ -1,8 +1,7 @@
 """A diagnosis in sentences, as JSON, and in the rows of a report."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from conformance.diagnosis.failing import Failure
@@ -13,11 +12,18 @@ from conformance.diagnosis.split import Split
 from conformance.judging.verdict import Diagnosis, Row
 from conformance.telling.requirements import named_all
 from conformance.telling.terminal import counted
+from conformance.telling.unseen import why_unseen
 
 SAID = 3
 """Messages of the failures that are repeated."""
+STATE = ("unsteady", "unwritten")
+"""Kinds of notes that stand first whatever else holds."""
+NEARLY = 0.8
+"""The share of what fails that a note explains which stands before the conditions."""
 ALIKE = 3
 """Mistakes of the same effect that are named."""
+OPERATIONS = ("in gradients", "in the layer", "in scaled_dot_product_attention")
+"""Conditions that say little."""
 KINDS = {"fail": "is wrong", "error": "raises", "crash": "crashes", "timeout": "gives no answer in time"}
 """How failing rows of a verdict fail."""
 
@@ -42,26 +48,60 @@ def diagnosis_lines(found: Diagnosed, rows: Iterable[Row] = ()) -> list[str]:
         remain = "remains" if unexplained == 1 else "remain"
         lines.append(f"{unexplained} of {_failures(found.failed)} {remain} unexplained")
     if unseen := found.failed - found.compared:
-        lines.append(f"{counted(unseen, 'failure')} could not be analysed: {_why_unseen(rows)}")
+        lines.append(f"{counted(unseen, 'failure')} could not be analysed: {why_unseen(rows)}")
     if found.hurried:
         lines.append("the time for the diagnosis ran out: there may be more to find")
-    conditions = [*split_lines(found.splits), *found.results]
-    # of a condition under which most rows pass, an experiment says more
-    vague = any(split.passing > split.failing for split in found.splits[:1])
-    before = [*found.experiments, *conditions] if vague else [*conditions, *found.experiments]
-    return [*before, *lines]
+    there = _there(found)
+    noted = any(note.first and 2 * len(note.explained) > found.failed for note in found.notes)
+    places = [place.sentence for place in found.places if not noted]
+    mostly = any(split.failing_elsewhere for split in found.splits[:1])
+    conditions = split_lines(found.splits, there)
+    # what is said of other rows may be chance where the rows of all calls are told
+    conditions = [*places, *conditions[: 1 if places else None]] if mostly else [*conditions, *places]
+    exact = _exact(found)
+    if not exact:
+        conditions += [sentence for each in found.results for sentence in each.untold(conditions)]
+    certain = [note_line(note, found.failed) for note in found.notes if _certain(note, found)]
+    vague = _vague(found, there)
+    certain += [exact] if vague and exact not in ("", *certain) else []
+    needs = any("whatever is left out" not in words for words in found.experiments)
+    before = [*found.experiments, *conditions] if vague and needs else [*conditions, *found.experiments]
+    return [*certain, *before, *(line for line in lines if line not in certain)]
 
 
-def _why_unseen(rows: Iterable[Row]) -> str:
-    """Why failures show no numbers, each reason with how many there are, or all that there may be."""
-    failed = [row for row in rows if row.failed]
-    ends: Counter[str] = Counter(row.judged for row in failed if row.judged in ("crash", "timeout"))
-    ends.update(
-        f"of an answer {row.got_left_out}" for row in failed if row.judged == "fail" and row.got_left_out
-    )
-    told = {"crash": "a crash", "timeout": "a timeout"}
-    reasons = [f"{told.get(why, why)} ({number})" for why, number in ends.most_common()]
-    return ", ".join(reasons) or "a crash, a timeout, or an answer too large"
+def _exact(found: Diagnosed) -> str:
+    """What explains nearly all that fails, in a sentence, if no passing row speaks against it."""
+    nearly = NEARLY * found.compared
+    notes = [note_line(each, found.failed) for each in found.notes if len(each.explained) >= nearly]
+    findings = [
+        finding_line(each)
+        for each in found.findings
+        if each.explains >= nearly and not each.contradicted and not each.alike
+    ]
+    return next(iter([*notes, *findings]), "")
+
+
+def _certain(note: Note, found: Diagnosed) -> bool:
+    """Whether a note is said before any condition: another answer each time, or what explains nearly all that fails."""
+    return note.first and (note.kind in STATE or len(note.explained) >= NEARLY * found.failed)
+
+
+def _vague(found: Diagnosed, there: str) -> bool:
+    """Whether the first condition says little.
+
+    It does where most of its rows pass, unless it is known where in them something is wrong, and where it is
+    an operation and no more; where there is none as well.
+    """
+    if not found.splits:
+        return True
+    first = found.splits[0]
+    return (first.passing > first.failing and not there) or first.condition in OPERATIONS
+
+
+def _there(found: Diagnosed) -> str:
+    """Where in the rows of the first condition numbers are wrong; empty where forward calls and gradients differ."""
+    condition = found.splits[0].condition if found.splits else ""
+    return "".join(each.there(condition) for each in found.results if each.alone)
 
 
 def _said(found: Diagnosed) -> list[tuple[str, int]]:
@@ -112,20 +152,24 @@ def _is(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
-def split_lines(splits: Sequence[Split]) -> list[str]:
-    """What failing rows have in common and passing rows have not, a sentence for each condition."""
-    return told_splits(split_json(split) for split in splits)
+def split_lines(splits: Sequence[Split], there: str = "") -> list[str]:
+    """What failing rows have in common and passing rows have not, a sentence for each condition.
+
+    `there` is what holds in all rows that are wrong: `only in the gradient of key`.
+    """
+    return told_splits((split_json(split) for split in splits), there)
 
 
-def told_splits(splits: Iterable[Mapping[str, Any]]) -> list[str]:
+def told_splits(splits: Iterable[Mapping[str, Any]], there: str = "") -> list[str]:
     """The same, of conditions as they stand in a report."""
     lines, told = [], set[str]()
     for split in splits:
         kind, elsewhere = split["verdict"], split["failing_elsewhere"]
         verb = KINDS.get(kind, "fails")
         who = f"Of the other rows it {verb}" if kind in told else f"It {verb}"
+        part = f", and there {there}" if there and kind == "fail" and kind not in told else ""
         lines.append(
-            f"{who} {'mostly' if elsewhere else 'only'} {split['condition']}: {split['failing']} of "
+            f"{who} {'mostly' if elsewhere else 'only'} {split['condition']}{part}: {split['failing']} of "
             f"{counted(split['failing'] + split['passing'], 'row')} there, {elsewhere} of "
             f"{elsewhere + split['passing_elsewhere']} elsewhere."
         )
@@ -200,7 +244,8 @@ def diagnosis_json(found: Diagnosed) -> dict[str, Any]:
         "explained": found.explained,
         "hurried": found.hurried,
         "splits": list(splits_json(found)),
-        "results": list(found.results),
+        "places": [asdict(place) for place in found.places],
+        "results": [sentence for each in found.results for sentence in each.sentences],
         "experiments": list(found.experiments),
         "notes": list(notes_json(found)),
         "findings": [_finding_json(finding) for finding in found.findings],

@@ -26,7 +26,6 @@ class Finished:
 
     report: Report
     by_operation: str  # how many tests each operation got; empty where there is one
-    noticed: str  # what an experiment found while the run went on
     diagnosis: tuple[str, ...]  # sentences
     causes: tuple[str, ...]  # the requirements that the diagnosis says are broken
     outliers: tuple[str, ...]  # passing rows that meet a weaker policy than nearly all others, by dtype

@@ -120,6 +120,7 @@ def _whole(reports: Sequence[Report], complete: bool) -> Report:
         **_said(reports, results),
         asked=_asked(reports, len(results)),
         stopped=next((report.stopped for report in reports if report.stopped), ""),
+        noticed=next((report.noticed for report in reports if report.noticed), ""),
         options={**options, "shard": None if complete else options.get("shard")},
     )
 

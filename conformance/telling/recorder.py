@@ -15,6 +15,7 @@ from conformance.errors import UsageError
 from conformance.judging.verdict import Row
 from conformance.names import DTYPES
 from conformance.running.events import Event, GaveUp, Noticed, Started
+from conformance.running.in_full import in_full
 from conformance.running.request import Request
 from conformance.running.runner import start
 from conformance.running.select import wanted
@@ -60,6 +61,7 @@ class Recorder:
         self._started: Started | None = None
         self._rows: list[Row] = []
         self._found: Diagnosed | None = None
+        self.compared: Sequence[Row] = ()  # what was diagnosed: with answers that a report has no room for
         self._splits: tuple[Mapping[str, Any], ...] = ()
         self._notes: tuple[Mapping[str, Any], ...] = ()
         self._written = time.monotonic()
@@ -67,7 +69,7 @@ class Recorder:
         self._stopped = ""
         self._held = held
         self.kept = False  # whether the file holds rows of this run
-        self.noticed = ""  # what wrong answers have in common, seen while it ran
+        self._noticed = resumed.noticed if resumed is not None else ""
         self.sha256 = ""  # of the file as it was written last
 
     def add(self, event: Event) -> None:
@@ -78,7 +80,7 @@ class Recorder:
             self._stopped = event.why
             return
         elif isinstance(event, Noticed):
-            self.noticed = event.what
+            self._noticed = event.what
             return
         else:
             self._rows.append(event)
@@ -153,6 +155,7 @@ class Recorder:
             baseline=self._baseline(rows),
             asked=self._started.total,
             stopped=self._stopped,
+            noticed=self._noticed,
         )
 
     @property
@@ -182,24 +185,35 @@ class Recorder:
         from conformance.telling.diagnosis import diagnosed_rows, notes_json, splits_json
 
         assert self._started is not None
+        self.compared = self._in_full()
         found = diagnose(
-            self._rows,
+            self.compared,
             self._vectors.cases,
             self._started.accuracy,
             packages=self._started.hello.environment,
         )
-        found = replace(found, experiments=self._experiments(found))
+        found = self._experimented(found)
         self._found, self._rows = found, diagnosed_rows(self._rows, found)
         self._splits, self._notes = splits_json(found), notes_json(found)
         return found
 
-    def _experiments(self, found: "Diagnosed") -> tuple[str, ...]:
-        """What a failing case needs, in sentences, where models leave it open; none if the target starts no more."""
-        from conformance.exploring.experiment import experiments, worth_asking
+    def _in_full(self) -> Sequence[Row]:
+        """The rows, with answers that a report has no room for; as they are if the target starts no more."""
+        assert self._started is not None
+        cases = {case.id: case for case in self._vectors.cases}
+        with suppress(UsageError):
+            return in_full(self._rows, cases, self._started.accuracy, lambda: start(self._request, None)[0])
+        return self._rows
+
+    def _experimented(self, found: "Diagnosed") -> "Diagnosed":
+        """With what a failing case needs, where models leave it open; as it is if the target starts no more."""
+        from conformance.exploring.experiment import experiments
+        from conformance.exploring.needed import settled
+        from conformance.exploring.worth import worth_asking
 
         assert self._started is not None
         if not worth_asking(found):
-            return ()
+            return found
         with suppress(UsageError):
             needs = experiments(
                 found,
@@ -208,8 +222,8 @@ class Recorder:
                 self._started.accuracy,
                 lambda: start(self._request, None)[0],
             )
-            return tuple(each.sentence for each in needs)
-        return ()
+            return settled(found, needs, self._started.accuracy)
+        return found
 
     def finished(self) -> Finished:
         """What the run has shown, with the files that are written by now."""
@@ -228,8 +242,7 @@ class Recorder:
         return Finished(
             report,
             summary.by_operation(rows, started.hello),
-            self.noticed,
-            finished.diagnosis(self._found, rows),
+            finished.diagnosis(self._found, self.compared),
             finished.causes(self._found),
             self._outliers(started.accuracy),
             tuple(filter(None, notes)),

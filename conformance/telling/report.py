@@ -94,6 +94,7 @@ class Report:
     asked: int | None = None  # rows that there are if the run goes to its end; None in reports of version 1.1
     drawing: Drawing | None = None  # of an exploration
     stopped: str = ""  # why the run gave up before its end; empty where it did not
+    noticed: str = ""  # what an experiment found of wrong answers while the run went on; empty if nothing
 
     @property
     def executed(self) -> int:
@@ -158,6 +159,7 @@ class Report:
             **({"asked": self.asked} if self.asked is not None else {}),
             **({"mode": EXPLORE, **asdict(self.drawing)} if self.drawing is not None else {}),
             **({"stopped": self.stopped} if self.stopped else {}),
+            **({"noticed": self.noticed} if self.noticed else {}),
         }
 
     @classmethod
@@ -187,6 +189,7 @@ class Report:
             asked=data.get("asked"),
             drawing=Drawing(data["seed"], data["drawn"], data["judged"]) if "mode" in data else None,
             stopped=data.get("stopped", ""),
+            noticed=data.get("noticed", ""),
         )
 
 

@@ -24,14 +24,7 @@ SHOWN = 40
 def case_json(case: Case) -> dict[str, Any]:
     """A case in full, every number of it."""
     return {
-        "id": case.id,
-        "note": case.note,
-        "operation": case.operation,
-        "covers": list(case.covers),
-        "features": list(case.features),
-        "dtypes": list(case.dtypes),
-        "excluded": dict(case.excluded),
-        "options": dict(case.options),
+        **case.described,
         "inputs": {
             name: {
                 "dtype": case.dtype_of.get(name, str(array.dtype)),

@@ -81,6 +81,20 @@ class Case:
         return f"gradient of {output}" if self.gradients else output
 
     @property
+    def described(self) -> dict[str, Any]:
+        """What is asked, of whom and why, as JSON values: all but the arrays and how the call is made."""
+        return {
+            "id": self.id,
+            "note": self.note,
+            "operation": self.operation,
+            "covers": list(self.covers),
+            "features": list(self.features),
+            "dtypes": list(self.dtypes),
+            "excluded": dict(sorted(self.excluded.items())),
+            "options": dict(self.options),
+        }
+
+    @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every operand, without making one."""
         return {x: self.seeded[x].shape if x in self.seeded else self.inputs[x].shape for x in self.inputs}

@@ -10,7 +10,7 @@ from conformance.dtypes import cast
 from conformance.judging.judge import judge
 from conformance.judging.verdict import Judgement
 from conformance.oracle import Certified, UnjudgedError
-from conformance.oracle.certify import WrongOracleError
+from conformance.oracle.certified import WrongOracleError
 from conformance.problems.problem import Problem
 from conformance.vectors.case import Array, Golden
 from conformance.verdicts import address

@@ -13,7 +13,6 @@ import types
 import warnings
 from collections import Counter
 from contextlib import redirect_stderr
-from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from wrong import edited, edits_of, rows_of
 
 from conformance.diagnosis.search import diagnose
-from conformance.exploring.experiment import experiments, worth_asking
+from conformance.exploring.experiment import experiments
+from conformance.exploring.needed import settled
+from conformance.exploring.worth import worth_asking
 from conformance.running.runner import InProcess
 from conformance.running.target import adopt
 from conformance.telling.diagnosis import diagnosis_lines
@@ -81,7 +82,7 @@ def tell(which: str, names: list[str]) -> None:
         found = diagnose(rows, cases, hello.accuracy)
         if worth_asking(found):
             needs = experiments(found, rows, cases, hello.accuracy, lambda n=name, t=text: _asker(n, t))  # type: ignore[misc]
-            found = replace(found, experiments=tuple(each.sentence for each in needs))
+            found = settled(found, needs, hello.accuracy)
         print(
             f"{name}: {found.failed} rows fail, {time.process_time() - began:.1f} s\n  fault: {fault['fault']}"
         )

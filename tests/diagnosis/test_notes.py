@@ -14,7 +14,9 @@ from conformance.defects.bank import DEFECTS
 from conformance.defects.call import Call
 from conformance.defects.implementation import Implementation
 from conformance.defects.reference import REFERENCE
+from conformance.diagnosis.failing import Failure
 from conformance.diagnosis.library import libraries
+from conformance.diagnosis.memory import by_memory
 from conformance.diagnosis.search import diagnose
 from conformance.judging.verdict import Row
 from conformance.running.again import MOST, OTHER
@@ -127,6 +129,44 @@ def test_results_that_are_not_written_are_told() -> None:
     found = diagnosed(ending(leave))
     assert found.notes[0].kind == "unwritten"
     assert "a part of them is never written" in diagnosis_lines(found)[0]
+
+
+def test_few_results_that_look_unwritten_among_many_that_are_wrong_are_not_told() -> None:
+    seen = 0
+
+    def leave(x: Array) -> Array:
+        nonlocal seen
+        seen += 1
+        x = x + x.dtype.type(1)
+        if seen < 4:
+            x[..., -1:, :].view(np.uint8)[...] = 0xFF
+        return x
+
+    assert not any(note.kind == "unwritten" for note in diagnosed(ending(leave)).notes)
+
+
+@pytest.mark.parametrize(("dtype", "told"), [("float16", False), ("float32", True)])
+def test_a_number_of_16_bits_may_look_unwritten_by_chance(dtype: str, told: bool) -> None:
+    case = max((c for c in cases() if dtype in c.dtypes and not c.raises), key=lambda c: c.elements)
+    made = np.ones(4096, dtype)
+    made[7:9].view(np.uint8)[...] = 0x41
+    failures = [Failure(case, dtype, outputs={"output": x}) for x in (made, made.copy())]
+    assert [note.kind for note in by_memory(failures)] == ["unwritten"] * told
+    made[:64].view(np.uint8)[...] = 0x41
+    failures = [Failure(case, dtype, outputs={"output": made})] * 2
+    assert [note.kind for note in by_memory(failures)] == ["unwritten"]
+
+
+def test_a_result_of_another_dtype_is_told() -> None:
+    def finish(c: Call, *given: Any) -> dict[str, Array]:
+        found = REFERENCE.finish(c, *given)
+        return {**found, "output": found["output"].astype(np.float64)}
+
+    found = diagnosed(Implementation(replace(REFERENCE, finish=finish)))
+    assert [note.kind for note in found.notes] == ["dtype"]
+    assert diagnosis_lines(found)[0].startswith(
+        "Your output comes back in float64 where the call has float32. This explains "
+    )
 
 
 def of_library(package: str) -> list[Row]:

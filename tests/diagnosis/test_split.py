@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
@@ -15,7 +16,7 @@ from conformance.judging.verdict import Row, Verdict
 from conformance.resources import schema
 from conformance.telling.diagnosis import diagnosis_lines
 from conformance.telling.report import read_report
-from conformance.vectors.case import Case
+from conformance.vectors.case import Array, Case
 from conformance.vectors.load import load_vectors
 
 CASES = load_vectors().cases
@@ -43,6 +44,16 @@ def heads(case: Case, name: str) -> int:
     return shape[-3] if len(shape) > 2 else 0
 
 
+def product(case: Case, one: str, other: str) -> int:
+    """Of two sizes."""
+    return sizes(case)[one] * sizes(case)[other]
+
+
+def offsets(case: Case) -> Array:
+    """Those that a call is given."""
+    return np.asarray(case.inputs.get("q_offset", case.options.get("q_offset", ()))).reshape(-1)
+
+
 CONDITIONS = {
     "at float16": lambda case, dtype: dtype == "float16",
     "in the layer": lambda case, _: case.operation == "multi_head_attention",
@@ -61,6 +72,12 @@ CONDITIONS = {
     "where several query heads share a key head and where `attn_bias` differs between heads": lambda c, _: (
         "gqa" in c.features and heads(c, "attn_bias") > 1
     ),
+    "where `window` has an open side": lambda c, _: None in c.options.get("window", ()),
+    "where `kv_lengths` is not in descending order": lambda c, _: bool(
+        "kv_lengths" in c.inputs and (np.diff(c.inputs["kv_lengths"].reshape(-1)) > 0).any()
+    ),
+    "where `q_offset` is no multiple of 16": lambda c, _: bool((offsets(c) % 16 != 0).any()),
+    "with batch entries times query heads above 12": lambda c, _: product(c, "batch", "heads") > 12,
     "with more than 64 keys and with fewer than 8 keys in the last 64": lambda c, _: (
         sizes(c)["kv_len"] > 64 and 0 < sizes(c)["kv_len"] % 64 < 8
     ),
@@ -126,9 +143,10 @@ def test_an_experiment_comes_before_a_condition_under_which_most_rows_pass() -> 
     }
     every = splits(rows_where(fails(lambda case, _: case.id in some)), CASES)
     few = (replace(every[0], failing=every[0].passing + 1, passing=every[0].failing + 2),)
+    told = "By experiment it is wrong only with `softcap`."
     for found, place in ((every, 1), (few, 0)):
-        lines = diagnosis_lines(Diagnosed((), 1, 0, splits=found, experiments=("By experiment.",)))
-        assert lines.index("By experiment.") == place
+        lines = diagnosis_lines(Diagnosed((), 1, 0, splits=found, experiments=(told,)))
+        assert lines.index(told) == place
 
 
 def test_the_sentence_counts_both_sides() -> None:
@@ -209,3 +227,14 @@ def test_more_dtypes_do_not_make_another_condition() -> None:
         splits(rows_where(fails(odd), dtypes), CASES) for dtypes in (("float32",), ("float32", "float64"))
     )
     assert [each.condition for each in one] == [each.condition for each in four]
+
+
+@pytest.mark.parametrize("limit", [24, 100, 128])
+def test_the_sizes_between_which_a_limit_lies_are_known(limit: int) -> None:
+    right = [case for case in CASES if not case.raises]
+    rows = rows_where(fails(lambda case, _: not case.raises and sizes(case)["kv_len"] > limit))
+    (split,) = splits(rows, CASES)
+    (gap,) = split.gaps
+    passing = [sizes(case)["kv_len"] for case in right if sizes(case)["kv_len"] <= limit]
+    assert (gap.size, gap.said) == ("kv_len", split.condition)
+    assert gap.low <= max(passing) <= limit <= gap.high

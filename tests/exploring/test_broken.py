@@ -1,7 +1,9 @@
 """Calls with a visible number that is NaN or infinite: drawn, certified, reduced, explained (ATT-10, ATT-11)."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,11 @@ from conformance.exploring.claims import Claims
 from conformance.exploring.draw import draw
 from conformance.exploring.needs import needs
 from conformance.exploring.recipe import Recipe, read_token, token
+from conformance.exploring.saved import case_file
 from conformance.exploring.smaller import given, without
-from conformance.exploring.trial import certify_recipe
+from conformance.exploring.stored import stored_file
+from conformance.exploring.trial import Tried, certify_recipe
+from conformance.judging.verdict import Row
 from conformance.names import DENSE, DTYPES, FEATURES, MHA, SDPA
 from conformance.oracle import Certified, UnjudgedError, certify
 from conformance.running.invoke import call
@@ -69,6 +74,17 @@ def test_a_value_that_some_row_does_not_see_needs_strict_masking() -> None:
     assert len(set(needed.values())) == 2
 
 
+def test_a_saved_case_says_that_it_needs_strict_masking() -> None:
+    causal = replace(BASE, bias="", causal=True, offset=0, kv_len=3, broken=(("value", "n"),))
+    for stream in range(24):
+        recipe = replace(causal, stream=stream)
+        case = certified(recipe).case
+        row = Row(case.id, case.operation, "float32", "fail", case.covers, case.features)
+        found = case_file(Tried(recipe, row, case), case.id, "always", "", "x.py:f", "eager", "")
+        assert set(found["features"]) == needs(recipe) | set(case.features)
+        assert "strict_masking" not in case.features, "which is why the file has to say it"
+
+
 def certified(recipe: Recipe) -> Certified:
     found = certify_recipe(recipe, "explore/broken")
     assert found is not None
@@ -94,6 +110,38 @@ def test_weights_of_a_nan_row_at_masked_keys_may_be_anything() -> None:
         assert judge.passes({**outputs, "weights": weights}, "fused")
     weights[gone] = 0.0
     assert judge.judge({**outputs, "weights": weights}, "fused").verdict == "fail"
+
+
+def plain(query: Any, key: Any, value: Any, *, mask: Any = None, return_weights: bool = False) -> Any:
+    """A softmax over the visible keys alone: a NaN row has weights of zero at its masked keys."""
+    seen = np.broadcast_to(True if mask is None else mask, (*query.shape[:-1], key.shape[-2]))
+    with np.errstate(all="ignore"):
+        logits = np.where(seen, query @ key.swapaxes(-1, -2) * query.shape[-1] ** -0.5, -np.inf)
+        terms = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        weights = np.where(seen, terms / terms.sum(axis=-1, keepdims=True), 0).astype(query.dtype)
+        output = (weights @ value).astype(query.dtype)
+    return (output, weights) if return_weights else output
+
+
+@pytest.mark.covers("ATT-10")
+def test_a_saved_case_is_judged_so_too(tmp_path: Path) -> None:
+    recipe = replace(BASE, bias="", mask="bhqk-r", weights=True, broken=(("query", "n"),))
+    case = certified(recipe).case
+    nan = np.isnan(case.expected["weights"].hi)
+    assert (nan & ~case.inputs["mask"]).any()
+    file = tmp_path / "case.json"
+    file.write_text(json.dumps(stored_file(case, "float32")), "utf-8")
+    report = conformance.run(plain, case=file)
+    assert {row.verdict for row in report.results} == {"pass"}
+    report = conformance.run(swallows, case=file)
+    assert {row.verdict for row in report.results} == {"fail"}
+    assert all("weights[" in row.message for row in report.results)
+
+
+def swallows(query: Any, key: Any, value: Any, *, mask: Any = None, return_weights: bool = False) -> Any:
+    """The same with weights of zero in a row that is NaN, at its visible keys too."""
+    output, weights = plain(query, key, value, mask=mask, return_weights=True)
+    return (output, np.nan_to_num(weights)) if return_weights else output
 
 
 def answer(style: Style, judge: Certified, dtype: str) -> Mapping[str, Any]:

@@ -169,6 +169,8 @@ def test_a_saved_case_is_shown_and_diagnosed(saved: Path, capsys: pytest.Capture
         (lambda data: {**data, "more": 1}, "is not a case of version 1"),
         (lambda data: {**data, "inputs": {}}, "is not a case of version 1"),
         (lambda data: {**data, "options": {"window": [0, 0], "scale": "x"}}, "holds a wrong call"),
+        (lambda data: {**data, "rows": [0, 4096]}, "holds a wrong call: its query has no row 4096"),
+        (lambda data: {**data, "features": ["sink"]}, "'sink'; did you mean 'sinks'?"),
     ],
 )
 def test_a_damaged_case_is_refused_in_a_line(change, said, saved, tmp_path, capsys) -> None:  # type: ignore[no-untyped-def]

@@ -7,11 +7,16 @@ from pathlib import Path
 import pytest
 
 import conformance
+from conformance.api.found import row_of
+from conformance.defects.bank import DEFECTS
 from conformance.exploring.recipe import Recipe, read_token
 from conformance.exploring.recipe import token as token_of
+from conformance.exploring.search import Budget, Found, Tally, explore
+from conformance.exploring.smaller import given
 from conformance.judging.verdict import Row
 from conformance.names import SDPA
 from conformance.telling.report import Report
+from tests.exploring.measure import Gate, Gated, asked
 
 pytestmark = pytest.mark.turns(3, whole=True)
 
@@ -151,3 +156,21 @@ def test_a_snippet_needs_no_suite(tmp_path: Path) -> None:
     )
     got, wanted = ran.stdout.split(" wanted ")
     assert float(got) != pytest.approx(float(wanted.split()[0]))
+
+
+def test_what_passes_without_an_option_speaks_against_a_mistake() -> None:
+    gate = Gate("window and softcap", lambda c: c.window is not None and c.softcap is not None, lambda r: r)
+    (defect,) = (each for each in DEFECTS if each.id == "mask-after-softmax")
+    trials, claims = asked(Gated(defect, gate))
+    found = next(
+        each for each in explore(trials, claims, 1, Budget(100.0), Tally()) if isinstance(each, Found)
+    )
+    assert set(found.needs.options) == {"window", "softcap"}
+    right = [
+        each.recipe
+        for each in found.evidence
+        if not each.failed and min(each.recipe.kv_len, each.recipe.q_len) > 2
+    ]
+    for option in found.needs.options:
+        assert any(option not in given(recipe) for recipe in right)
+    assert "mask-after-softmax" not in row_of(found, True, "fused").diagnosis

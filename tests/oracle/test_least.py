@@ -10,8 +10,11 @@ from conformance.exploring.draw import draw
 from conformance.exploring.recipe import Recipe, token
 from conformance.exploring.trial import certify_recipe
 from conformance.names import FEATURES, SDPA, SDPA_VJP
-from conformance.oracle.certify import Certified
+from conformance.oracle import certify
+from conformance.oracle.certified import Certified
+from conformance.vectors.load import load_vectors
 
+CASES = {case.id: case for case in load_vectors().cases}
 FEATURES_DRAWN = frozenset(f for f in FEATURES if f != "validation")
 POLICY = {"float64": "eager", "float32": "tf32t", "bfloat16": "fused", "float16": "eager"}
 SEED = 77
@@ -77,3 +80,23 @@ def test_what_passes_a_look_passes(operation: str, dtype: str) -> None:
                 said.append((times, passes))
     assert all(any(t == times and passes for t, passes in said) for times in (0.0, 0.3))
     assert not any(passes for times, passes in said if times > 6)
+
+
+def test_what_is_wrong_by_more_than_w_is_known_without_many_draws() -> None:
+    case = CASES["gradient/softcap"]
+    found = certify(case.operation, case.inputs, case.options, "float32", look=True)
+    right = {name: golden.hi.astype(np.float32) for name, golden in found.case.expected.items()}
+    assert not found.beyond(right, "eager")
+    worst = found.case.expected["key"].bounds["float32"]["eager"].worst
+    for share, beyond in ((0.5, False), (4.0, True)):
+        off = {**right, "key": (right["key"] + share * worst).astype(np.float32)}
+        assert found.beyond(off, "eager") == beyond
+    whole = certify(case.operation, case.inputs, case.options, "float32")
+    assert whole.judge(off, "eager").verdict == "fail"
+
+
+def test_a_first_look_at_an_output_knows_of_no_failure() -> None:
+    case = CASES["attention/softcap"]
+    found = certify(case.operation, case.inputs, case.options, "float32", look=True)
+    wrong = {"output": np.zeros(found.case.expected["output"].shape, np.float32)}
+    assert not found.beyond(wrong, "eager")

@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 
+import conformance
+from conformance.cli import main
 from conformance.judging.verdict import Row
 from conformance.running import runner
 from conformance.running.events import Noticed
 from conformance.running.request import Request
+from conformance.telling.merge_shards import join
+from conformance.telling.report import read_report
 from conformance.vectors.load import load_vectors
 
 CASES = [case for case in load_vectors().cases if case.chapter in ("attention", "mask")]
@@ -73,3 +77,31 @@ def test_it_is_said_before_the_first_failure(target, words):
 def test_nothing_is_said_of_what_another_layout_does_not_help(target):
     assert not any(isinstance(event, Noticed) for event in events(target))
     assert any(isinstance(event, Row) and event.failed for event in events(target)) == (target is unscaled)
+
+
+def test_it_is_said_of_an_output_next_to_what_nobody_asked_for():
+    def talkative(query, key, value):
+        return {"output": half_flash(query, key, value), "lse": query[..., 0]}
+
+    talkative.features = set()
+    (noticed,) = (event for event in events(talkative) if isinstance(event, Noticed))
+    assert "is right with its heads and length exchanged" in noticed.what
+
+
+def test_a_report_keeps_it(tmp_path):
+    path = tmp_path / "r.json"
+    few = {"dtype": "float32", "k": "attention or mask", "no_diagnose": True, "fresh": "off"}
+    report = conformance.run(half_flash, report=path, **few)
+    assert "is right with its heads and length exchanged" in report.noticed
+    assert read_report(path).noticed == report.noticed
+    (whole,) = join([read_report(path)]).reports
+    assert whole.noticed == report.noticed
+    assert conformance.run(half_flash, resume=path, **few).noticed == report.noticed
+    assert conformance.run(attention, **few).noticed == ""
+
+
+def test_it_is_printed_at_the_end(capsys):
+    call = ["run", f"{__file__}:half_flash", "--dtype", "float32", "-k", "attention", "--no-diagnose"]
+    assert main(call) == 1
+    out = capsys.readouterr().out
+    assert "by experiment the output for attention/" in out

@@ -131,6 +131,22 @@ def copied(keys: Array, values: Array) -> Mapping[str, Array]:
     return {"key_pages": keys.astype(np.float32), "value_pages": values.astype(np.float32)}
 
 
+NAN_ROW = case(
+    inputs={
+        "query": np.array([[[NAN], [0.0]]], np.float32), "key": np.ones((1, 3, 1), np.float32),
+        "value": np.zeros((1, 3, 1), np.float32), "mask": np.array([[True, False, True], [True, False, True]]),
+    },
+    options={"return_weights": True},
+    expected={"weights": golden(np.array([[[NAN, NAN, NAN], [0.5, 0.0, 0.5]]]))},
+)  # fmt: skip
+"""A case of two rows of weights, the first of which is NaN; the key in the middle is masked."""
+
+
+def of_rows(first: tuple[float, float, float], second: tuple[float, float, float] = (0.5, 0.0, 0.5)) -> Any:
+    """The answer of NAN_ROW."""
+    return {"weights": np.array([[first, second]], np.float32)}
+
+
 # what it shows: (case, dtype, policy, outputs, the verdict it deserves)
 TABLE: dict[str, tuple[Case, str, str, Mapping[str, Array], str]] = {
     "exact": (case(), "float32", "eager", {"output": off(0)}, "pass"),
@@ -161,6 +177,10 @@ TABLE: dict[str, tuple[Case, str, str, Mapping[str, Array], str]] = {
         {"output": np.where(np.isinf(HOLED.hi), INF, HOLED.hi).astype(np.float32)}, "fail"),
     "zero for NaN": (case(expected={"output": HOLED}), "float32", "eager",
         {"output": np.nan_to_num(HOLED.hi, neginf=-INF).astype(np.float32)}, "fail"),
+    "a number at the masked key of a NaN row": (NAN_ROW, "float32", "eager", of_rows((NAN, 5.0, NAN)), "pass"),
+    "a number at a visible key of a NaN row": (NAN_ROW, "float32", "eager", of_rows((NAN, NAN, 5.0)), "fail"),
+    "NaN at the masked key of another row": (NAN_ROW, "float32", "eager",
+        of_rows((NAN, 0.0, NAN), (0.5, NAN, 0.5)), "fail"),
     "signs of zeros that are copied": (COPIED, "float32", "eager", copied(ZEROS, ZEROS), "pass"),
     "another sign of a zero that is copied": (COPIED, "float32", "eager", copied(ZEROS, np.abs(ZEROS)),
         "fail"),

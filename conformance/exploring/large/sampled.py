@@ -14,7 +14,7 @@ from conformance.exploring.large.told import Told
 from conformance.judging.judge import judge
 from conformance.names import REDUCED_POLICIES
 from conformance.oracle import Certified, UnjudgedError, certify
-from conformance.oracle.certify import WrongOracleError
+from conformance.oracle.certified import WrongOracleError
 from conformance.running.protocol import decode_array
 from conformance.vectors.case import Array
 

@@ -3,7 +3,7 @@
 import json
 from urllib.parse import quote
 
-from conformance.exploring.stored import stored_file
+from conformance.exploring.stored import NoFileError, stored_file
 from conformance.vectors.case import Case
 
 MOST_OF_FILES = 300_000
@@ -23,6 +23,9 @@ def file_address(case: Case, dtype: str) -> str:
     """The file of a case as an address that holds it; empty where a file cannot hold the case, or is too large."""
     if case.elements > MOST_OF_FILE:  # which are not even encoded
         return ""
-    found = stored_file(case, dtype)
+    try:
+        found = stored_file(case, dtype)
+    except NoFileError:
+        return ""
     address = f"data:application/json,{quote(json.dumps(found, separators=(',', ':')), safe=PLAIN)}"
-    return address if found and len(address) <= MOST_OF_FILE else ""
+    return address if len(address) <= MOST_OF_FILE else ""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.vectors.generate.normal_form import Array, Problem
+from conformance.vectors.generate.normal_form import Array, Problem, for_each_head
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def approximate(problem: Problem) -> Approximation:
     """Everything in float64, with the spec's rules for NaN and Inf."""
     with np.errstate(invalid="ignore", over="ignore"):
         query, key, value = _projected(problem)
-        key, value = (np.repeat(x, problem.group, axis=1) for x in (key, value))
+        key, value = (for_each_head(x, problem.group) for x in (key, value))
         raw = query @ np.swapaxes(key, -1, -2)
         logits = problem.multiplier * raw
         if problem.softcap is not None:
@@ -73,6 +73,8 @@ def _projected(problem: Problem) -> tuple[Array, Array, Array]:
 
 def _average(weights: Array, value: Array, problem: Problem) -> Array:
     """Weights @ value, where a NaN or Inf counts for the rows that see it and for no other."""
+    if np.isfinite(value[:, :: problem.group]).all():
+        return weights @ value
     heads = weights @ np.where(np.isfinite(value), value, 0.0)
     seen = np.any(problem.visible, axis=-2, keepdims=True).swapaxes(-1, -2)  # [B, H, kv_len, 1]
     for b, h, j, d in np.argwhere(seen & ~np.isfinite(value)):

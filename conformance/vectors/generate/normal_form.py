@@ -231,3 +231,10 @@ def once(problem: Problem) -> tuple[Problem, npt.NDArray[np.int64] | None]:
 def finite(x: Array) -> Array:
     """The array with zeros in place of NaN and Inf."""
     return np.where(np.isfinite(x), x, 0.0)
+
+
+def for_each_head(x: Array, group: int) -> Array:
+    """Keys or values [B, G, kv_len, d] as those of G * group heads; where G is 1 they are not copied."""
+    if x.shape[1] == 1:
+        return np.broadcast_to(x, (x.shape[0], group, *x.shape[2:]))
+    return np.repeat(x, group, axis=1)

@@ -33,6 +33,8 @@ COLUMNS = 1 << 10
 """Columns of a product that are looked at together."""
 FEW = 1 << 12
 """Numbers that are grouped without a look at them first."""
+SMALL = 1 << 14
+"""Products of terms up to which all sums on the way are held at once."""
 CANCELS = 2.0**-16
 """A sum that is so much smaller than its parts is formed otherwise."""
 
@@ -83,12 +85,21 @@ def _one_after_another(x: Array, y: Array) -> Array:
             whole[place] = _partial_sums_by_blocks(x[place], y[place])
         return whole
     total = x @ y
+    if 0 < x.shape[-1] * total.size <= SMALL:
+        after = np.cumsum(x[..., :, None, :] * np.swapaxes(y, -1, -2)[..., None, :, :], axis=-1)
+        before = np.concatenate([np.zeros_like(after[..., :1]), after[..., :-1]], axis=-1)
+        return np.maximum(_in_order(after**2), _in_order((total[..., None] - before) ** 2))
     first, forward, backward = np.zeros_like(total), np.zeros_like(total), np.zeros_like(total)
     for k in range(x.shape[-1]):
         backward += (total - first) ** 2
         first += x[..., :, k, None] * y[..., k, None, :]
         forward += first**2
     return np.maximum(forward, backward)
+
+
+def _in_order(terms: Array) -> Array:
+    """The sum over the last axis, one after another: its bits are those of the loop."""
+    return np.asarray(np.cumsum(terms, axis=-1)[..., -1])
 
 
 def _partial_sums_by_blocks(x: Array, y: Array) -> Array:

@@ -125,7 +125,7 @@ def rms_applies(problem: Problem, a: Approximation) -> bool:
     Projected keys that are equal may differ in a last bit of a matrix product.
     """
     several = bool((problem.visible.sum(axis=-1) > 1).any())
-    key = finite(a.key)
+    key = finite(a.key[:, :: problem.group])
     least = FINEST * np.abs(key).max(initial=0.0)
     varied = any(  # the first few tell, as a rule
         bool((np.abs(part - key[..., :1, :]) > least).any()) for part in (key[..., :AT_FIRST, :], key)

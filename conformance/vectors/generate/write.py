@@ -83,14 +83,7 @@ def encoded(case: Case) -> tuple[dict[str, Array], dict[str, Any]]:
         more, expected[name] = _golden(f"{case.id}:{name}", golden)
         tensors |= more
     entry = {
-        "id": case.id,
-        "note": case.note,
-        "operation": case.operation,
-        "covers": list(case.covers),
-        "features": list(case.features),
-        "dtypes": list(case.dtypes),
-        "excluded": dict(sorted(case.excluded.items())),
-        "options": dict(case.options),
+        **case.described,
         "memory": dict(case.memory),
         "repeat": case.repeat,
         "dtype_of": dict(case.dtype_of),

@@ -34,8 +34,10 @@ def head_of(policy: Policy, softmax: Softmax, value: Operand, projection: Array 
     """The error of P U, where U = V W_O; without a projection it is that of P V."""
     u_a, u_l, u_s = policy.accumulation, policy.stored_logits, policy.storage
     p, v = softmax.weights, value.value
-    w_o = np.eye(v.shape[1]) if projection is None else projection
-    abs_w, square_w = np.abs(w_o), w_o**2
+
+    def through(x: Array, power: int) -> Array:  # [rows, d_v] -> [rows, width]
+        return x if projection is None else x @ np.abs(projection) ** power
+
     z = p @ v
     u = v if projection is None else v @ projection
     average = z if projection is None else p @ u
@@ -46,8 +48,8 @@ def head_of(policy: Policy, softmax: Softmax, value: Operand, projection: Array 
         _logit_error(softmax, u, average)
         + (n * u_a + 2 * u_l + 4 * u_a) * np.abs(average)
         + u_s * (p @ np.abs(u))
-        + _through(p, value.worst) @ abs_w
-        + (1.25 * n * u_a + operands * policy.operand) * (absolute @ abs_w)
+        + through(_weighted(p, value.worst), 1)
+        + (1.25 * n * u_a + operands * policy.operand) * through(absolute, 1)
     )
     moved = _logit_variance(softmax, u, average)
     common = sum_variance(u_a, n * softmax.coherence, (p**2).sum(axis=-1, keepdims=True), np.ones_like(n))
@@ -56,26 +58,26 @@ def head_of(policy: Policy, softmax: Softmax, value: Operand, projection: Array 
         moved
         + (common + (2 * u_a) ** 2 + 2 * u_l**2 / 3 + (operands * policy.drift) ** 2) * average**2
         + (u_s**2 + policy.operand**2) / 3 * softmax.alike.spread(p, u)
-        + _through(p**2, value.variance) @ square_w
-        + (
+        + through(_weighted(p**2, value.variance), 2)
+        + through(
             sum_variance(u_a, n * softmax.coherence, products, z, partial_sums(p, v))
-            + value.rounded * policy.operand**2 / 3 * products
+            + value.rounded * policy.operand**2 / 3 * products,
+            2,
         )
-        @ square_w
     )
     variance = np.where(softmax.unpredicted, np.maximum(variance, worst**2), variance)
     seen = softmax.visible.astype(np.float64)
     floor = weights_floor(policy) * (seen @ np.abs(u))
     floor = floor + policy.accumulation_underflow * (seen.sum(axis=-1, keepdims=True) + seen @ np.abs(u))
     if projection is not None:
-        worst = worst + u_s * (np.abs(z) @ abs_w)
-        variance = variance + u_s**2 / 3 * (z**2 @ square_w)
-        floor = floor + policy.underflow * abs_w.sum(axis=0)
+        worst = worst + u_s * through(np.abs(z), 1)
+        variance = variance + u_s**2 / 3 * through(z**2, 2)
+        floor = floor + policy.underflow * np.abs(projection).sum(axis=0)
     some = seen.max(axis=-1, keepdims=True, initial=0.0)
-    return Head(worst, variance, floor, np.abs(z) @ abs_w, z**2 @ square_w, some)
+    return Head(worst, variance, floor, through(np.abs(z), 1), through(z**2, 2), some)
 
 
-def _through(weights: Array, errors: Array) -> Array:
+def _weighted(weights: Array, errors: Array) -> Array:
     """Weights times the errors of the values, of which many have none."""
     return weights @ errors if errors.any() else np.zeros((len(weights), errors.shape[1]))
 
