@@ -16,7 +16,7 @@ from conformance.telling.unseen import why_unseen
 
 SAID = 3
 """Messages of the failures that are repeated."""
-STATE = ("unsteady", "unwritten")
+STATE = ("unsteady",)
 """Kinds of notes that stand first whatever else holds."""
 NEARLY = 0.8
 """The share of what fails that a note explains which stands before the conditions."""

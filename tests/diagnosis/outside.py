@@ -34,7 +34,10 @@ from conformance.vectors.load import load_vectors
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "outside"
 SETS = ("kernels", "layers", "gradients")
+LATER = ("kernels_2", "layers_2", "gradients_2")
+"""By three more authors; what was said of each was read once, and nothing was changed for those that are held out."""
 WORDS = ("cause", "condition", "wrong", "nothing", "no failure")
+READ = ("cause", "condition", "vague", "wrong", "nothing")
 
 
 def faults(which: str) -> dict[str, dict[str, Any]]:
@@ -95,9 +98,9 @@ def _asker(name: str, text: str) -> InProcess:
     return InProcess(adopt(program(name, text), name))
 
 
-def verdicts_read() -> list[dict[str, Any]]:
+def verdicts_read(file: str = "verdicts.toml") -> list[dict[str, Any]]:
     """How the sentences were read, by program."""
-    return list(tomllib.loads((CORPUS / "verdicts.toml").read_text("utf-8"))["program"])
+    return list(tomllib.loads((CORPUS / file).read_text("utf-8"))["program"])
 
 
 def verdicts() -> None:
@@ -111,11 +114,21 @@ def verdicts() -> None:
             told = ", ".join(f"{word} {count[word]}" for word in WORDS[:4])
             print(f"{part}, {when}: right first in {right} of {count.total()} that fail ({told})")
         print(f"    no row fails: {sum(each['before'] == 'no failure' for each in those)} of {len(those)}")
+    later = verdicts_read("later.toml")
+    for which in (*LATER, ""):
+        those = [each for each in later if each["held"] and each["name"].startswith(which)]
+        count = Counter(each["first"] for each in those if each["first"] != "no failure")
+        right = count["cause"] + count["condition"]
+        told = ", ".join(f"{word} {count[word]}" for word in READ)
+        of = which or "all three of the later sets"
+        print(
+            f"{of}, held out: right first in {right} of {count.total()} that fail ({told}), of {len(those)}"
+        )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("set", nargs="?", choices=SETS)
+    parser.add_argument("set", nargs="?", choices=(*SETS, *LATER))
     parser.add_argument("names", nargs="*")
     parser.add_argument("--verdicts", action="store_true", help="count what was read")
     asked = parser.parse_args()

@@ -15,9 +15,11 @@ from conformance.defects.call import Call
 from conformance.defects.implementation import Implementation
 from conformance.defects.reference import REFERENCE
 from conformance.diagnosis.failing import Failure
+from conformance.diagnosis.finding import Diagnosed, Note
 from conformance.diagnosis.library import libraries
 from conformance.diagnosis.memory import by_memory
 from conformance.diagnosis.search import diagnose
+from conformance.diagnosis.split import Split
 from conformance.judging.verdict import Row
 from conformance.running.again import MOST, OTHER
 from conformance.telling.diagnosis import diagnosis_lines
@@ -143,6 +145,16 @@ def test_few_results_that_look_unwritten_among_many_that_are_wrong_are_not_told(
         return x
 
     assert not any(note.kind == "unwritten" for note in diagnosed(ending(leave)).notes)
+
+
+def test_memory_that_few_results_hold_does_not_stand_before_a_condition() -> None:
+    row = next(row for row in rows_of(BY_ID["mask-inverted"].implementation(), cases()) if row.failed)
+    case = next(each for each in cases() if each.id == row.case)
+    note = Note("unwritten", "Your results hold memory", ("IND-4",), (Failure(case, row.dtype),), first=True)
+    split = Split("fail", "where `mask` is given", 9, 0, 0, 9, frozenset())
+    few, all_ = (Diagnosed((), n, n, splits=(split,), notes=(note,)) for n in (9, 1))
+    assert diagnosis_lines(few)[0].startswith("It is wrong only where `mask` is given")
+    assert diagnosis_lines(all_)[0].startswith("Your results hold memory")
 
 
 @pytest.mark.parametrize(("dtype", "told"), [("float16", False), ("float32", True)])

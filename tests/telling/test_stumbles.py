@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,13 @@ def test_why_failures_could_not_be_analysed(make_row: Any) -> None:
     rows = [make_row("crash"), make_row("timeout"), make_row("timeout"), make_row("fail")]
     (line,) = (line for line in diagnosis_lines(found, rows) if "analysed" in line)
     assert line == "3 failures could not be analysed: a timeout (2), a crash (1)"
+
+
+def test_answers_that_are_too_large_to_keep_are_told_together(make_row: Any) -> None:
+    from conformance.diagnosis.finding import Diagnosed
+    from conformance.running.stored_output import TOO_LARGE
+
+    sizes = ("76800 characters in base64", "92120 characters in base64")
+    rows = [replace(make_row("fail"), got=(), got_left_out=f"{size}, {TOO_LARGE}") for size in sizes]
+    (line,) = (line for line in diagnosis_lines(Diagnosed((), 2, 0), rows) if "analysed" in line)
+    assert line == "2 failures could not be analysed: an answer too large to keep (2)"
