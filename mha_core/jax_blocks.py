@@ -180,15 +180,16 @@ def _prepared(
 
 
 def _is_small(xp: Any, heads: Heads, options: Options) -> Array:
-    """Whether nothing is NaN or Inf, nor can become so: bool, ()."""
-    longest = [xp.sqrt(xp.max(xp.sum(x * x, axis=-1))) for x in (heads.query, heads.key)]
-    largest = [longest[0] * longest[1], xp.max(xp.abs(heads.value))]
+    """Whether nothing is NaN or Inf, nor can become so: bool, (). Each number is compared: a maximum of XLA drops NaN."""
+    norms = [xp.sqrt(xp.sum(x * x, axis=-1)) for x in (heads.query, heads.key)]
+    sizes = [*norms, xp.abs(heads.value)]
     if options.attn_bias is not None:
         bias = options.attn_bias
-        largest.append(xp.max(xp.abs(xp.where(bias == -math.inf, 0.0, bias))))
+        sizes.append(xp.abs(xp.where(bias == -math.inf, 0.0, bias)))
     if options.sinks is not None:
-        largest.append(cast(xp, xp.max(xp.abs(options.sinks)), heads.query.dtype))
-    return functools.reduce(xp.logical_and, [x <= LIMIT for x in largest])
+        sizes.append(cast(xp, xp.abs(options.sinks), heads.query.dtype))
+    small = [xp.max(norms[0]) * xp.max(norms[1]) <= LIMIT, *(xp.all(x <= LIMIT) for x in sizes)]
+    return functools.reduce(xp.logical_and, small)
 
 
 def _by_segments(

@@ -263,3 +263,23 @@ def test_the_program_chooses_by_the_values():
     x = jax.ShapeDtypeStruct((1, 2, 256, 16), jax.numpy.float32)
     compiled = jax.jit(mha_core.scaled_dot_product_attention).lower(x, x, x)
     assert "case" in compiled.as_text()
+
+
+@pytest.mark.parametrize("spoiled", ["value", "key", "attn_bias"])
+def test_nan_behind_a_length_of_many_keys_is_never_read(spoiled):
+    # a maximum of so many numbers leaves NaN out where XLA computes it
+    kv_len = 8192
+    arrays = {
+        "query": RNG.standard_normal((2, 1, 4, 2)),
+        "key": RNG.standard_normal((2, 1, kv_len, 2)),
+        "value": RNG.standard_normal((2, 1, kv_len, 2)),
+        "attn_bias": np.zeros((2, 1, 4, kv_len)),
+    }
+    arrays = {name: x.astype(np.float32) for name, x in arrays.items()}
+    lengths = np.asarray([5, kv_len])
+    clean = mha_core.scaled_dot_product_attention(**arrays, kv_lengths=lengths)
+    hidden = (0, ..., slice(5, None)) if spoiled == "attn_bias" else (0, slice(None), slice(5, None))
+    arrays[spoiled][hidden] = math.nan
+    given = {name: jax.numpy.asarray(x) for name, x in arrays.items()}
+    found = np.asarray(mha_core.scaled_dot_product_attention(**given, kv_lengths=jax.numpy.asarray(lengths)))
+    np.testing.assert_allclose(found, clean, rtol=2e-5, atol=2e-6)
