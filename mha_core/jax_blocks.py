@@ -180,7 +180,7 @@ def _prepared(
 
 
 def _is_small(xp: Any, heads: Heads, options: Options) -> Array:
-    """Whether nothing is NaN or Inf, nor can become so: bool, (). Each number is compared: a maximum of XLA drops NaN."""
+    """Whether nothing is NaN or Inf, nor can become so: bool, (). All are compared: a maximum of XLA leaves NaN out."""
     norms = [xp.sqrt(xp.sum(x * x, axis=-1)) for x in (heads.query, heads.key)]
     sizes = [*norms, xp.abs(heads.value)]
     if options.attn_bias is not None:

@@ -10,7 +10,7 @@ import numpy as np
 from conformance.diagnosis.failing import Asked, Failure
 from conformance.diagnosis.model import Model
 from conformance.dtypes import UNIT_ROUNDOFF
-from conformance.judging.judge import judge
+from conformance.judging.judge import free, judge
 from conformance.judging.measure import allowed, held_rows
 from conformance.running.messages import Answer
 from conformance.vectors.case import Array, Golden
@@ -73,6 +73,8 @@ class Wrong:
             | (np.isnan(held) & np.isnan(golden.hi))
             | (measured & finite & (apart <= limit))
         )
+        if (anything := free(failure.case, name)) is not None:
+            right = right | anything
         off = float(apart.max(initial=0.0))
         return Side(golden, array, held, finite, np.where(measured, BOTH * limit, np.nan), off, right)
 

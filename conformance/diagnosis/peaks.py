@@ -23,9 +23,10 @@ def of_logits(case: Case, sees: Array) -> dict[str, Array]:
     }
     s = REFERENCE
     c = s.accept(Call(case.operation, **operands, **options))
-    query, key, value = s.project_query(c), s.project_key(c), s.project_value(c)
-    key, _ = s.join(c, key, value)
-    logits = s.bias(c, s.cap(c, s.score(c, query, s.repeat(c, key), s.scale(c))))
+    with np.errstate(all="ignore"):
+        query, key, value = s.project_query(c), s.project_key(c), s.project_value(c)
+        key, _ = s.join(c, key, value)
+        logits = s.bias(c, s.cap(c, s.score(c, query, s.repeat(c, key), s.scale(c))))
     logits = np.broadcast_to(logits, c.logits_shape).reshape(sees.shape)
     sinks = None if c.sinks is None else np.asarray(c.sinks, np.float32)[:, None]  # (H, 1)
     return dict(_facts(np.where(sees, logits, np.nan), np.asarray(sees.any(axis=-1)), sinks))

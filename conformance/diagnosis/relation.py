@@ -127,6 +127,8 @@ def _moved(held: Array, golden: Golden, failure: Failure) -> int | None:
     if not limit or got.size * max(got.shape[:3]) > ELEMENTS:
         return None
     bad = (~(np.abs(got - right) <= limit)).any(axis=-1) & ~(np.isnan(got) & np.isnan(right)).all(axis=-1)
+    if (got[bad] == 0).all(axis=-1).any():  # rows of nothing are those of no place
+        return None
     for axis in AXES:
         other = np.moveaxis(right, axis, 0)[:, None]  # (n, 1, ...) against every place along the axis
         near = (np.abs(np.moveaxis(got, axis, 0)[None] - other) <= limit).all(axis=-1).any(axis=0)

@@ -74,12 +74,20 @@ def splits(rows: Iterable[Row], cases: Iterable[Case], places: Iterable[Where] =
     seen = [row for row in rows if row.executed and row.case in known]
     kinds = dict.fromkeys(row.judged for row in seen if row.failed)
     asked = {row.case: known[row.case] for row in seen}
-    within = {each.words: {name for name, case in asked.items() if each.within(case)} for each in places}
+    there = within(places, asked)
     found: list[Split] = []
     for kind in kinds:
         those = [row for row in seen if not row.failed or row.judged == kind]
-        found += _of_kind(kind, those, [Asked(known[row.case], row.dtype) for row in those], within)
+        found += _of_kind(kind, those, [Asked(known[row.case], row.dtype) for row in those], there)
     return tuple(found)
+
+
+def within(places: Iterable[Where], cases: Mapping[str, Case]) -> dict[str, set[str]]:
+    """The calls that have each place, by its words, which places along two axes may share."""
+    found: dict[str, set[str]] = {}
+    for each in places:
+        found.setdefault(each.words, set()).update(name for name, case in cases.items() if each.within(case))
+    return found
 
 
 def _of_kind(

@@ -36,6 +36,8 @@ class Alone:
     @property
     def sentence(self) -> str:
         """How many fail, and where."""
+        if not self.asked:
+            return ""
         told = f" {self.place.replace('In the failing calls', 'In these')}" if self.place else ""
         return f"{len(self.failing)} of {self.asked} other calls fail without those before them.{told}"
 
@@ -45,6 +47,8 @@ def alone(
 ) -> Alone:
     """Asks for failing rows of many features, none behind one that fails, until some fail."""
     failing, asked = list[Row](), 0
+    if not rows:
+        return Alone((), 0, "")
     asker = start()
     try:
         finite = sorted(_various(rows), key=lambda row: not _finite(cases[row.case]))
@@ -67,7 +71,8 @@ def alone(
         raise
     asker.close()
     seen = evidence(failing, cases.values())
-    place = by_places(seen.failures, (), policy)
+    with np.errstate(all="ignore"):
+        place = by_places(seen.failures, (), policy)
     return Alone(tuple(failing), asked, place.sentence if place else "")
 
 
@@ -90,9 +95,11 @@ def _various(rows: Iterable[Row]) -> Iterator[Row]:
     yield from rest
 
 
-def behind(row: Row, case: Case, policy: str, start: Callable[[], Asker]) -> str:
+def behind(row: Row, case: Case, policy: str, start: Callable[[], Asker], until: float) -> str:
     """What a call before it of the same shapes has to hold otherwise, so that the row fails, in words; or nothing."""
     for words, inputs in _otherwise(case):
+        if time.process_time() > until:
+            break
         asker = start()
         try:
             asker.ask(Question(replace(case, inputs=inputs, seeded={}), row.dtype))

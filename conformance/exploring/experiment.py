@@ -10,7 +10,7 @@ from conformance.diagnosis.finding import Diagnosed
 from conformance.exploring.additions import additions
 from conformance.exploring.alone import alone, behind
 from conformance.exploring.boundary import condition
-from conformance.exploring.changed import Changed
+from conformance.exploring.changed import Changed, by_worst
 from conformance.exploring.costs import products_of, rows_of, work_of
 from conformance.exploring.details import told as held
 from conformance.exploring.grow import LONGEST, last, moved, shrunk, stretched, stretches, up_to
@@ -77,7 +77,7 @@ class Experiment:
         if kind not in (self._row.judged, "pass"):
             return None
         if dtype == self._row.dtype:
-            self._changed.add(certified.case, dtype, answer, kind != "pass")
+            self._changed.add(by_worst(certified.case), dtype, answer, kind != "pass")
         return kind != "pass"
 
     def _certified(self, v: Varied, dtype: str, look: bool = False) -> Certified:
@@ -270,21 +270,20 @@ def experiments(
     while failing and tried < MOST:
         row = failing.pop(0)
         case = known[row.case]
-        if work_of(case) > LARGE or time.process_time() > until:
+        if time.process_time() > until:
             break
-        if any(covered(case, each) for each in needs):
+        if work_of(case) > LARGE or any(covered(case, each) for each in needs):
             continue
         tried += 1
         asker = start()
-        experiment = Experiment(case, row, policy, asker.ask, until)
         try:
-            needed = experiment.needs()
+            needed = Experiment(case, row, policy, asker.ask, until).needs()
         except BaseException:
             asker.kill()
             raise
         asker.close()
         if needed is not None and needed.alone:  # only what fails without earlier calls can be told more of
-            after = behind(row, case, policy, start)
+            after = behind(row, case, policy, start, until)
             others = alone(failing, known, policy, start, until)
             needed, failing = replace(needed, others=others.sentence, behind=after), [*others.failing]
         # that all can be left out says nothing beside a condition

@@ -68,11 +68,15 @@ def up_to(v: Varied, fails: Callable[[Varied], bool | None]) -> int | None:
         return None
     while high - least > 1:
         middle = (least + high) // 2
-        if fails(grown(v, middle)) is not False:
+        answer = fails(grown(v, middle))
+        if answer is None:
+            return None
+        if answer:
             least = middle
         else:
             high = middle
-    return least
+    beyond = [fails(grown(v, least + more)) for more in (1, 2)]  # an even number may pass where odd ones fail
+    return least if beyond == [False, False] else None
 
 
 def shrunk(v: Varied, axis: str, to: int) -> Varied:

@@ -65,7 +65,7 @@ def settled(found: Diagnosed, needs: Sequence[Needs], policy: str) -> Diagnosed:
     found = unrefuted(found, [each.changed for each in needs], policy)
     findings, results = found.findings, found.results
     if any(each.alone for each in needs):
-        results = ()  # what is left behind may lie anywhere
+        found, results = replace(found, places=()), ()  # what is left behind may lie anywhere
         findings = tuple(f for f in findings if not f.contradicted and 2 * f.explains > found.failed)
     if any(
         each.options or each.sizes for each in needs

@@ -30,7 +30,7 @@ def _refined(split: Split, told: Sequence[str]) -> Split:
         for words in told:
             name, least = _least(words)
             same = gap.size in (("q_len", "kv_len") if name == "lengths" else (name,))
-            if same and gap.low <= least <= gap.high + 1:
+            if least and same and gap.low <= least <= gap.high + 1:
                 condition = split.condition.replace(gap.said, more(gap.size, least - 1))
                 return replace(split, condition=condition, gaps=())
     return split

@@ -1,13 +1,17 @@
 """Mistakes that changed calls speak against: the target is right there and they are not, or wrong in another way."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from conformance.diagnosis.agree import Wrong, predicts_failure
 from conformance.diagnosis.failing import A
 from conformance.diagnosis.finding import Diagnosed, Finding
 from conformance.diagnosis.model import Model
 from conformance.diagnosis.plausible import refuted
+from conformance.diagnosis.shared import forget
 from conformance.diagnosis.weigh import EXPLAINED, LARGE, telling
 from conformance.exploring.changed import Changed
 
@@ -40,8 +44,13 @@ def unrefuted(found: Diagnosed, changed: Sequence[Changed], policy: str) -> Diag
     def fits(model: Model) -> bool:
         return not against(model)[0] and all(call.word(model) in EXPLAINED for call in wrong)
 
-    findings = tuple(f for f in map(checked, found.findings) if not refuted(f))
-    return replace(found, findings=findings, single=tuple(filter(fits, found.single)))
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # of the models, which are wrong on purpose
+        try:
+            findings = tuple(f for f in map(checked, found.findings) if not refuted(f))
+            return replace(found, findings=findings, single=tuple(filter(fits, found.single)))
+        finally:
+            forget()
 
 
 def _small(calls: Sequence[A]) -> list[A]:

@@ -99,8 +99,9 @@ class Certified:
         policy = self.case.policy(self.dtype, policy)
         if not self.case.gradients or not self.case.judged(self.dtype, policy):
             return False
-        if judge(self.case, self.dtype, policy, outputs).verdict == "pass":
-            return False
+        judgement = judge(self.case, self.dtype, policy, outputs)
+        if judgement.verdict == "pass" or judgement.worst is None:
+            return judgement.verdict == "fail"  # what is wrong in names, shape or dtype needs no bound
         measures = measured(self.case, self.dtype, policy, outputs)
         return any(
             bool((m.error > self._bound(m.output, policy).worst + 2 * self.own_error[m.output]).any())

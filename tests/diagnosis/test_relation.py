@@ -72,3 +72,10 @@ def test_rows_of_another_batch_entry_are_named() -> None:
     assert said(change).startswith(
         "The wrong rows of your output are the right ones of another batch entry: "
     )
+
+
+def test_rows_of_nothing_are_those_of_no_other_place() -> None:
+    def change(c: Call, found: Outputs) -> Outputs:
+        return {n: np.zeros_like(x) if n == "output" else x for n, x in found.items()}
+
+    assert "another batch entry" not in said(change)

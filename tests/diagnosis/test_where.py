@@ -15,11 +15,17 @@ from conformance.defects.visibility import visibility
 from conformance.diagnosis.laid import Laid
 from conformance.diagnosis.regions import regions
 from conformance.diagnosis.search import diagnose
+from conformance.diagnosis.split import within
+from conformance.diagnosis.where import Where
+from conformance.names import DENSE
 from conformance.telling.diagnosis import diagnosis_lines
 from conformance.vectors.case import Array, Case
 from conformance.vectors.load import load_vectors
 
 REGIONS = dict(regions())
+ALL: dict[str, list[Any]] = {}
+for name, part in regions():
+    ALL.setdefault(name, []).append(part)
 CASES = tuple(
     case
     for case in load_vectors().cases
@@ -122,3 +128,21 @@ def test_a_result_without_such_an_axis_has_no_such_place(words: str) -> None:
     case = next(c for c in GRADIENTS if "sinks" in c.inputs and c.shapes["query"][-3] > 1)
     with pytest.raises(ValueError, match="no axis"):
         REGIONS[words](Laid(case, "sinks" if words != "at the first head" else "key", (1,), None))
+
+
+def test_a_call_of_serving_has_no_such_place() -> None:
+    serving = [case for case in load_vectors().cases if case.operation not in DENSE]
+    place = Where(("output",), "at the last head", REGIONS["at the last head"])
+    assert serving
+    assert not any(place.within(case) for case in serving)
+
+
+def test_two_places_of_the_same_words_are_one_condition() -> None:
+    words = "behind the first 4 keys"
+    places = [
+        Where((name,), words, region) for name, region in (("key", ALL[words][0]), ("weights", ALL[words][1]))
+    ]
+    of_keys, of_weights = ({case.id for case in CASES if place.within(case)} for place in places)
+    assert of_keys - of_weights
+    assert of_weights - of_keys
+    assert within(places, {case.id: case for case in CASES})[words] == of_keys | of_weights

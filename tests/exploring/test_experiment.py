@@ -12,6 +12,7 @@ import mha_core
 from conformance.defects.bank import DEFECTS
 from conformance.diagnosis.finding import Diagnosed, Finding
 from conformance.diagnosis.search import models
+from conformance.exploring.alone import alone
 from conformance.exploring.experiment import Experiment, experiments
 from conformance.exploring.grow import last, stretches
 from conformance.exploring.needed import Needs, settled
@@ -425,3 +426,26 @@ def test_gradients_are_looked_at_before_many_roundings_are_drawn(monkeypatch: py
     assert needs.options == ("`softcap`",)
     assert len(looks) > 4
     assert sum(not look for look in looks) <= len(looks) / 4
+
+
+def test_no_most_queries_are_told_where_every_second_number_fails() -> None:
+    asker = target(lambda _, q_len, __: q_len % 2 == 1)
+    needs = (
+        needs_of("attention/softcap", asker) if CASES["attention/softcap"].shapes["query"][-2] % 2 else None
+    )
+    case = next(
+        case for case in CASES.values()
+        if case.operation == "scaled_dot_product_attention" and case.shapes["query"][-2] in (3, 5)
+        and not case.raises and case.elements < 2000 and "float32" in case.dtypes
+    )  # fmt: skip
+    needs = needs_of(case.id, asker)
+    assert needs is not None
+    assert not any("at most" in words or " to " in words for words in needs.sizes)
+
+
+def test_where_no_other_row_fails_nothing_is_asked_or_said_of_others() -> None:
+    def start() -> InProcess:
+        raise AssertionError("nothing is asked")
+
+    found = alone((), CASES, "eager", start, float("inf"))
+    assert found.sentence == ""

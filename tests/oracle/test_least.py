@@ -100,3 +100,11 @@ def test_a_first_look_at_an_output_knows_of_no_failure() -> None:
     found = certify(case.operation, case.inputs, case.options, "float32", look=True)
     wrong = {"output": np.zeros(found.case.expected["output"].shape, np.float32)}
     assert not found.beyond(wrong, "eager")
+
+
+def test_a_gradient_that_is_missing_is_wrong_at_once() -> None:
+    case = CASES["gradient/softcap"]
+    found = certify(case.operation, case.inputs, case.options, "float32", look=True)
+    given = {name: golden.hi.astype(np.float32) for name, golden in found.case.expected.items()}
+    assert found.beyond({name: x for name, x in given.items() if name != "value"}, "eager")
+    assert found.beyond({**given, "value": given["value"][..., :1]}, "eager")
