@@ -14,7 +14,9 @@ from conformance.defects.checks import CHECKS
 from conformance.defects.defect import Defect
 from conformance.defects.implementation import Implementation
 from conformance.defects.kill import kill
+from conformance.defects.record import read_record
 from conformance.defects.reference import REFERENCE
+from conformance.diagnosis.model import Model
 from conformance.judging.verdict import FAILURES
 from conformance.names import DTYPES, FEATURES
 from conformance.running.messages import Question
@@ -164,3 +166,18 @@ def test_refusals_alone_are_shown_by_errors() -> None:
         refuses = re.search(r"refused|must-|in-place|written", defect.id)
         assert refuses or not any(row.verdict == "error" for row in rows), defect.id
         assert all(row.message for row in rows if row.verdict in FAILURES), defect.id
+
+
+def test_a_mistake_in_numbers_gives_numbers_where_it_is_shown() -> None:
+    # one that raises by accident would be shown by any case, and explain any exception
+    cases, record = {case.id: case for case in load_vectors().cases}, read_record()
+    raising = set()
+    for name, of in record.kills.items():
+        shown = {case: dtype for dtype, some in of.items() for case in some if case in cases}
+        small = [case for case in shown if cases[case].elements < 2000 and not cases[case].raises]
+        model = Model((BY_ID[name],))
+        if small and all(model.ask(cases[case], shown[case]).kind == "error" for case in small):
+            raising.add(name)
+    refusing = {name for name in raising if BY_ID[name].sentence.startswith("You refuse")}
+    assert len(refusing) >= 5
+    assert all(name.endswith("-mixed-by-reshape") for name in raising - refusing)  # whose shapes do not fit

@@ -59,7 +59,7 @@ def test_a_target_that_lets_the_reference_or_the_suite_answer_fails(tmp_path: Pa
     began = {name: row.message.partition(",")[0].partition(":")[0] for name, row in rows.items()}
     assert began == {
         "scaled_dot_product_attention": "called mha_core.attention.scaled_dot_product_attention",
-        "multi_head_attention": "imported conformance.oracle.certify while it was called",
+        "multi_head_attention": "imported conformance.oracle.certified while it was called",
         "scaled_dot_product_attention_vjp": "read the stored answers (index.json)",
     }
     assert {row.verdict for row in rows.values()} == {"fail"}

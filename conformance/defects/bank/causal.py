@@ -27,10 +27,10 @@ def _offset(change: Any) -> Change:
 
 def _or(c: Call, rules: tuple[Any, ...]) -> Any:
     """Causality or the mask, and the rest."""
-    mask, bias, causal, window, lengths = rules
+    mask, bias, causal, *rest = rules
     if mask is None or causal is None:
         return R.intersect(c, rules)
-    return R.intersect(c, (mask | causal, bias, window, lengths))
+    return R.intersect(c, (mask | causal, bias, *rest))
 
 
 DEFECTS = (
