@@ -25,7 +25,7 @@ def row_of(found: Found, diagnose: bool, policy: str) -> Row:
         smallest.row, case=found.name, reduced=line(smallest.recipe, smallest.case),
         fails_if=found.needs.sentence(), replay=found.replay,
     )  # fmt: skip
-    if not diagnose or smallest.recipe.entries > MANY:
+    if not diagnose or not found.looked_into or smallest.recipe.entries > MANY:
         return row
     if smallest.recipe.again or smallest.kind.endswith("twice"):
         found.diagnosis = [REMEMBERED]

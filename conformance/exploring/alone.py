@@ -21,6 +21,8 @@ OTHERS = {
     "kv_lengths": "other lengths",
     "q_offset": "other offsets",
 }
+WALL = 30.0
+"""Seconds for all of them: a target may wait, or compute elsewhere."""
 ENOUGH = 4
 """Rows that fail, each of which takes a new process."""
 
@@ -46,14 +48,19 @@ def alone(
     rows: Sequence[Row], cases: Mapping[str, Case], policy: str, start: Callable[[], Asker], until: float
 ) -> Alone:
     """Asks for failing rows of many features, none behind one that fails, until some fail."""
-    failing, asked = list[Row](), 0
+    failing, asked, late = list[Row](), 0, time.monotonic() + WALL
     if not rows:
         return Alone((), 0, "")
     asker = start()
     try:
         finite = sorted(_various(rows), key=lambda row: not _finite(cases[row.case]))
         for row in finite:  # NaN is what a mistake may leave everywhere
-            if asked == MOST or len(failing) == ENOUGH or time.process_time() > until:
+            if (
+                asked == MOST
+                or len(failing) == ENOUGH
+                or time.process_time() > until
+                or time.monotonic() > late
+            ):
                 break
             asked += 1
             question = Question(cases[row.case], row.dtype)
@@ -97,8 +104,9 @@ def _various(rows: Iterable[Row]) -> Iterator[Row]:
 
 def behind(row: Row, case: Case, policy: str, start: Callable[[], Asker], until: float) -> str:
     """What a call before it of the same shapes has to hold otherwise, so that the row fails, in words; or nothing."""
+    late = time.monotonic() + WALL
     for words, inputs in _otherwise(case):
-        if time.process_time() > until:
+        if time.process_time() > until or time.monotonic() > late:
             break
         asker = start()
         try:

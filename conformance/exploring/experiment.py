@@ -28,6 +28,8 @@ from conformance.vectors.case import Case
 
 SECONDS = 5.0
 """Of this process's time for all experiments of a run."""
+WALL = 30.0
+"""Of any time, for one experiment: a target may wait, or compute elsewhere."""
 ALONE = 2
 """Times as much where neither a condition nor a mistake is known."""
 ASKS = 12
@@ -58,6 +60,7 @@ class Experiment:
         self._case, self._row, self._ask, self._until = case, row, ask, until
         self._changed = Changed()
         self._sure = False  # whether it fails with other numbers as well
+        self._late = time.monotonic() + WALL
         self._policy = "eager" if policy in REDUCED_POLICIES and row.dtype != "float32" else policy
 
     def fails(self, v: Varied, dtype: str = "") -> bool | None:
@@ -176,7 +179,7 @@ class Experiment:
     @property
     def _over(self) -> bool:
         """Whether time ran out."""
-        return time.process_time() > self._until
+        return time.process_time() > self._until or time.monotonic() > self._late
 
     def _smaller(self, v: Varied) -> Varied:
         """The call with lengths cut to a quarter or a half as long as it fails and is costly."""

@@ -50,6 +50,7 @@ class Found:
     fresh: bool  # whether the smallest call fails in a process that has seen no other
     calls: int  # that the reduction took
     evidence: tuple[Tried, ...] = ()  # small calls around it, which fail or pass
+    looked_into: bool = True  # whether it was reduced and explained
     again: int = 0  # how many later calls are of this failure
     row: Row | None = None
     diagnosis: list[str] = field(default_factory=list)
@@ -116,7 +117,11 @@ def explore(
             known.again += 1
             yield Judged(tried.row, known.name, tried)
             continue
-        found = examine(trials, claims, tried, name)
+        try:
+            found = examine(trials, claims, tried, name)
+        except KeyboardInterrupt:
+            yield _unreduced(tried, name)
+            raise
         same = next((each for each in tally.found if each.key == found.key), None)
         if same is not None:
             same.again += 1
@@ -164,6 +169,12 @@ def examine(trials: Trials, claims: Claims, tried: Tried, name: str) -> Found:
         name, tried, reduced, found, token(reduced.recipe if fresh else tried.recipe), fresh, spent,
         evidence(reduction, reduced),
     )  # fmt: skip
+
+
+def _unreduced(tried: Tried, name: str) -> Found:
+    """The failure as it was drawn: nothing was found out of it before an interrupt."""
+    needs = Needs((), ("this call, which was not reduced: interrupted",), (tried.recipe.dtype,), ())
+    return Found(name, tried, tried, needs, token(tried.recipe), True, 0, looked_into=False)
 
 
 def _unstable(tried: Tried, reduced: Tried, name: str, failing: int, spent: int) -> Found:

@@ -245,3 +245,20 @@ def test_an_interrupt_keeps_what_was_found(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(exploration, "searched", interrupted)
     assert main(["explore", RIGHT, *FEW, "--report", str(report)]) == 130
     assert len(read_report(report).results) == 5
+
+
+def test_an_interrupt_keeps_the_failure_that_is_reduced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "r.json"
+
+    def interrupted(*_):  # type: ignore[no-untyped-def]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("conformance.exploring.search.examine", interrupted)
+    wrong = RIGHT.replace(":right", ":whole_tiles")
+    assert wrong != RIGHT
+    assert main(["explore", wrong, "--seed", "1", "--cases", "400", "--report", str(report)]) == 130
+    (row,) = (row for row in read_report(report).results if row.replay)
+    assert row.verdict == "fail"
+    assert "not reduced" in row.fails_if

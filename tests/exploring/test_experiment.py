@@ -449,3 +449,8 @@ def test_where_no_other_row_fails_nothing_is_asked_or_said_of_others() -> None:
 
     found = alone((), CASES, "eager", start, float("inf"))
     assert found.sentence == ""
+
+
+def test_a_target_that_waits_ends_an_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conformance.exploring.experiment.WALL", 0.0)
+    assert needs_of("attention/softcap", target(lambda *_: True)) is None
