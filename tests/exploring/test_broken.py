@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import conformance
+from conformance.diagnosis.agree import Wrong
+from conformance.diagnosis.failing import Failure
 from conformance.exploring.arrays import arrays
 from conformance.exploring.broken import EVERY_KEY, KINDS, OPERANDS, kinds, said
 from conformance.exploring.claims import Claims
@@ -136,6 +138,19 @@ def test_a_saved_case_is_judged_so_too(tmp_path: Path) -> None:
     report = conformance.run(swallows, case=file)
     assert {row.verdict for row in report.results} == {"fail"}
     assert all("weights[" in row.message for row in report.results)
+
+
+def test_the_diagnosis_takes_them_for_right_too() -> None:
+    judged = certified(replace(BASE, bias="", mask="bhqk-r", weights=True, broken=(("query", "n"),)))
+    case = judged.case
+    nan = np.isnan(case.expected["weights"].hi)
+    output, weights = (case.expected[name].hi.astype(np.float32) for name in ("output", "weights"))
+    given = {"output": output, "weights": np.where(nan & ~case.inputs["mask"], np.float32(5), weights)}
+    assert judged.judge(given).verdict == "pass"
+    assert Wrong(Failure(case, "float32", outputs=given), "eager").results == {
+        "output": True,
+        "weights": True,
+    }
 
 
 def swallows(query: Any, key: Any, value: Any, *, mask: Any = None, return_weights: bool = False) -> Any:

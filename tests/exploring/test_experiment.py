@@ -11,6 +11,7 @@ import pytest
 import mha_core
 from conformance.defects.bank import DEFECTS
 from conformance.diagnosis.finding import Diagnosed, Finding
+from conformance.diagnosis.places import Place
 from conformance.diagnosis.search import models
 from conformance.exploring.alone import alone
 from conformance.exploring.experiment import Experiment, experiments
@@ -135,6 +136,9 @@ def test_mistakes_that_explain_little_are_not_said_beside_state() -> None:
     (model,) = models(DEFECTS[:1])[:1]
     found = Diagnosed((Finding(model, (), 9),), 9, 9)
     assert not settled(found, [state], "eager").findings
+    there = replace(found, places=(Place("that see no key", 1, 0, 0, 9),))
+    assert not settled(there, [state], "eager").places
+    assert settled(there, [replace(state, alone=False)], "eager").places
     assert settled(found, [replace(state, alone=False)], "eager").findings
 
 
