@@ -8,6 +8,7 @@ import numpy as np
 from conformance.defects.call import Call
 from conformance.defects.reference import REFERENCE
 from conformance.defects.visibility import visibility
+from conformance.diagnosis.posed import call_of
 from conformance.vectors.case import Array, Case, query_axis
 
 AXES = {
@@ -42,11 +43,8 @@ class Laid:
     @cached_property
     def call(self) -> Call:
         """What it was given, at a dtype that holds it."""
-        options: dict[str, Any] = {
-            name: tuple(x) if isinstance(x, list) else x for name, x in self._case.options.items()
-        }
-        operands: dict[str, Any] = dict(self._case.operands(self._case.dtypes[0]))
-        return Call(self._case.operation, **operands, **options)
+        case = self._case
+        return call_of(case.operation, case.operands(case.dtypes[0]), case.options)
 
     @cached_property
     def visible(self) -> Any:

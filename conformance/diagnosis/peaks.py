@@ -1,12 +1,11 @@
 """What may be said of each row of a call by its logits: how large, how far apart, where the largest stands."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
-from conformance.defects.call import Call
 from conformance.defects.reference import REFERENCE
+from conformance.diagnosis.posed import call_of
 from conformance.vectors.case import Array, Case
 
 SIZES = (16, 80)
@@ -17,12 +16,8 @@ TILES = (16, 32, 64, 128)
 
 def of_logits(case: Case, sees: Array) -> dict[str, Array]:
     """Conditions in words, each with the rows (B, H, q_len) that it holds for; they see (B, H, q_len, kv_len)."""
-    operands: dict[str, Any] = {**case.operands("float32")}
-    options: dict[str, Any] = {
-        name: tuple(x) if isinstance(x, list) else x for name, x in case.options.items()
-    }
     s = REFERENCE
-    c = s.accept(Call(case.operation, **operands, **options))
+    c = s.accept(call_of(case.operation, case.operands("float32"), case.options))
     with np.errstate(all="ignore"):
         query, key, value = s.project_query(c), s.project_key(c), s.project_value(c)
         key, _ = s.join(c, key, value)

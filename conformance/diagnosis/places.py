@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.diagnosis.agree import Wrong
+from conformance.diagnosis.bits import bits_to_say
 from conformance.diagnosis.failing import Asked, Failure
 from conformance.diagnosis.seen import of_rows, several
 from conformance.diagnosis.shared import shared
@@ -240,14 +241,9 @@ def _spared(looked: Looked, holds: Array, share: float = MOSTLY) -> Array:
     wrong, weight = looked.wrong, looked.weight
     inside, bad = holds @ weight, holds @ (weight * wrong)
     every, all_bad = weight.sum(), (weight * wrong).sum()
-    spared = _bits(all_bad, every) - _bits(bad, inside) - _bits(all_bad - bad, every - inside)
+    spared = (
+        bits_to_say(all_bad, every) - bits_to_say(bad, inside) - bits_to_say(all_bad - bad, every - inside)
+    )
     good = (bad >= ONLY * all_bad) & (bad >= share * inside)
     good |= (bad >= MOST_OF * all_bad) & (bad >= ONLY * inside)
     return np.where(good, spared / looked.mixed, -np.inf)
-
-
-def _bits(some: Array, of: Array) -> Array:
-    share = np.clip(np.asarray(some) / np.maximum(of, 1e-9), 0, 1)
-    with np.errstate(all="ignore"):
-        entropy = -(share * np.log2(share) + (1 - share) * np.log2(1 - share))
-    return np.asarray(of) * np.nan_to_num(entropy)

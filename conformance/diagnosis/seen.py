@@ -21,7 +21,7 @@ def of_rows(case: Case) -> dict[str, Array] | None:
     None of what is too large or has no rows of keys.
     """
     view = View(case)
-    if case.operation not in DENSE or (view.layer and case.gradients):
+    if case.operation not in DENSE:
         return None
     size = view.sizes
     entries, heads, q_len, kv_len = abs(size["batch"]), size["heads"], size["q_len"], size["kv_len"]

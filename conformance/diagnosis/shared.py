@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.call import Call
 from conformance.defects.defect import Change
 from conformance.defects.reference import REFERENCE
 from conformance.defects.steps import Steps
+from conformance.diagnosis.posed import call_of
 from conformance.vectors.case import Array, Case
 
 WHOLE = {"checks", "compute", "attend", "softmax", "compute_gradients"}
@@ -24,10 +24,7 @@ class Shared:
 
     def __init__(self, case: Case, dtype: str) -> None:
         operands: dict[str, Any] = {name: _frozen(array) for name, array in case.operands(dtype).items()}
-        options: dict[str, Any] = {
-            name: tuple(x) if isinstance(x, list) else x for name, x in case.options.items()
-        }
-        self._call = Call(case.operation, **operands, **options)
+        self._call = call_of(case.operation, operands, case.options)
         self._whole = "compute_gradients" if case.operation.endswith("_vjp") else "compute"
         self._known: dict[
             Any, tuple[Any, Any]

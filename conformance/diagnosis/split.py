@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any
 
 import numpy as np
 
+from conformance.diagnosis.bits import bits_to_say
 from conformance.diagnosis.facts import SIZES, TILES, conditions, more, rounded, sizes
 from conformance.diagnosis.failing import Asked
 from conformance.diagnosis.where import Where
@@ -202,16 +202,8 @@ def _spared(holds: Array, failing: Array, each: float) -> Array:
     """Bits by which the failing rows are said more shortly, of conditions (n, rows) under which more fail than else."""
     inside, bad = holds.sum(-1), (holds & failing).sum(-1)
     rest, bad_rest = len(failing) - inside, failing.sum() - bad
-    spared = _bits(failing.sum(), len(failing)) - _bits(bad, inside) - _bits(bad_rest, rest)
+    spared = bits_to_say(failing.sum(), len(failing)) - bits_to_say(bad, inside) - bits_to_say(bad_rest, rest)
     spared = spared / each - MOSTLY * (bad_rest > 0)
     # where most of what it holds for passes, or much fails elsewhere, it is chance that it holds
     spared[(bad_rest > 0) & (bad < PURE * inside) & (bad < LARGE * (bad + bad_rest))] = -np.inf
     return np.where(bad * rest > bad_rest * inside, spared, -np.inf)
-
-
-def _bits(some: Any, of: Any) -> Array:
-    """What it takes to say which `some` of `of` rows they are."""
-    share = np.asarray(some) / np.maximum(of, 1)
-    with np.errstate(all="ignore"):
-        entropy = -(share * np.log2(share) + (1 - share) * np.log2(1 - share))
-    return np.asarray(of) * np.nan_to_num(entropy)

@@ -6,20 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from conformance.exploring.details import FAR
 from conformance.exploring.vary import Varied
 from conformance.names import BIASES, MHA_VJP, SDPA_VJP
 from conformance.vectors.case import Array
 
-FAR = 2**20
-"""A side of a window that hides nothing."""
 CAP = 30.0
 
 
 def additions(v: Varied) -> Iterator[tuple[str, Varied]]:
     """The name of an option that a call lacks, and the call with it; what it shows is as it was."""
     dice = np.random.default_rng(0)
-    before = v.inputs["past_key"].shape[-2] if "past_key" in v.inputs else 0
-    q_len, kv_len = v.size("q_len"), before + v.size("kv_len")
+    q_len, kv_len = v.size("q_len"), v.past + v.size("kv_len")
     heads = v.inputs["w_q"].shape[0] if v.layer else v.size("heads")
     batch = v.inputs["query"].shape[: -2 if v.layer else -3]
     gradients = v.operation in (SDPA_VJP, MHA_VJP)

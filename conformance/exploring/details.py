@@ -59,8 +59,7 @@ def _scale(v: Varied) -> Iterator[tuple[str, Varied]]:
 
 def _lengths(v: Varied) -> Iterator[tuple[str, Varied]]:
     lengths = v.inputs["kv_lengths"]
-    before = v.inputs["past_key"].shape[-2] if "past_key" in v.inputs else 0
-    every = before + v.size("kv_len")
+    every = v.past + v.size("kv_len")
 
     def to(x: Array) -> Varied:
         return replace(v, inputs={**v.inputs, "kv_lengths": x.astype(lengths.dtype)})

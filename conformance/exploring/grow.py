@@ -86,7 +86,7 @@ def shrunk(v: Varied, axis: str, to: int) -> Varied:
     """
     if not _placed(v, axis):
         return v
-    before = _past(v)
+    before = v.past
     share = (before + to) / max(before + extent(v, axis), 1)
     return _with_places(v, cut(v, axis, to), lambda x: np.ceil(x * share))
 
@@ -118,10 +118,6 @@ def last(v: Varied, axis: str, to: int) -> Varied:
 
 def _placed(v: Varied, axis: str) -> bool:
     return axis in ("kv_len", "length") and (v.given("kv_lengths") or v.given("q_offset"))
-
-
-def _past(v: Varied) -> int:
-    return v.inputs["past_key"].shape[-2] if "past_key" in v.inputs else 0
 
 
 def _with_places(v: Varied, smaller: Varied, change: Callable[[Array], Array]) -> Varied:

@@ -37,6 +37,11 @@ class Varied:
         """Whether it projects."""
         return self.operation in (MHA, MHA_VJP)
 
+    @property
+    def past(self) -> int:
+        """Keys of a past."""
+        return self.inputs["past_key"].shape[-2] if "past_key" in self.inputs else 0
+
     def size(self, name: str) -> int:
         """`q_len`, `kv_len` without a past, `d_k`, `d_v`, the number of `heads`, `kv_heads` or `entries`."""
         query, key, value = (self.inputs[each].shape for each in ("query", "key", "value"))
@@ -281,7 +286,7 @@ def cut(v: Varied, axis: str, to: int) -> Varied:
             if name in found and (name in LATER or found[name].shape[-2] > 1):
                 found[name] = found[name][..., :to, :]
     elif axis == "kv_len":
-        before = found["past_key"].shape[-2] if "past_key" in found else 0
+        before = v.past
         for name in ("key", "value"):
             found[name] = found[name][..., :to, :]
         for name in TABLES:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from conformance.defects.call import Call
 from conformance.defects.reference import REFERENCE
 from conformance.defects.visibility import visibility
+from conformance.diagnosis.posed import call_of
 from conformance.exploring.vary import LATER, TABLES, Change, Varied, cut, without
 
 WIDTHS = "d_v other than d_k"
@@ -30,9 +30,7 @@ def fillings(v: Varied) -> Iterator[tuple[str, tuple[Change, ...]]]:
 
 def visible(v: Varied) -> Any:
     """What each query of a call sees, [..., H, q_len, kv_len]."""
-    options: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in v.options.items()}
-    operands: dict[str, Any] = dict(v.inputs)
-    return visibility(REFERENCE, Call(v.operation, **operands, **options))
+    return visibility(REFERENCE, call_of(v.operation, v.inputs, v.options))
 
 
 def _seeing(v: Varied) -> Any:
@@ -56,8 +54,7 @@ def _in_full(v: Varied, name: str) -> Varied:
 def _no_offset(v: Varied) -> Varied:
     """The call without an offset, or with 0 where lengths that differ need one."""
     bare = without(v, ("q_offset",))
-    past = v.inputs["past_key"].shape[-2] if v.given("past_key") else 0
-    alike = v.size("q_len") == past + v.size("kv_len")
+    alike = v.size("q_len") == v.past + v.size("kv_len")
     placed = v.given("is_causal") or v.given("window")
     return bare if alike or not placed else replace(bare, options={**bare.options, "q_offset": 0})
 
